@@ -22,7 +22,8 @@ from tests.conftest import Says
 from tests.evaluation.given import plain_images
 
 
-def test_help_imports_nothing_heavy() -> None:
+def test_help_imports() -> None:
+    """Help imports nothing heavy."""
     program = """
 import sys
 from hexa.cli import main
@@ -62,7 +63,8 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
         ("export runs/none --to onnx --out pyproject.toml/x.onnx", "pyproject.toml"),
     ],
 )
-def test_what_is_plainly_wrong_is_answered_before_torch_is_imported(line: str, said: str) -> None:
+def test_mistakes_before_torch(line: str, said: str) -> None:
+    """Mistakes are one line, before torch is imported."""
     program = f"import sys; from hexa.cli import main; sys.exit(main({line.split()}) + 10 * ('torch' in sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n"), said in done.stderr) == (2, 1, True), (
@@ -70,7 +72,8 @@ def test_what_is_plainly_wrong_is_answered_before_torch_is_imported(line: str, s
     )
 
 
-def test_plans_import_neither_scikit_learn_nor_scipy() -> None:
+def test_plan_imports() -> None:
+    """Plans import neither scikit-learn nor SciPy."""
     program = """
 import gc, sys
 from hexa.cli.declare import import_networks
@@ -83,7 +86,8 @@ sys.exit(f"imported: {heavy}" if (heavy := {"sklearn", "scipy", "matplotlib", "t
     assert done.returncode == 0, done.stderr
 
 
-def test_no_command_prints_help_and_ends_the_process_after_all_else() -> None:
+def test_empty_command_line() -> None:
+    """No command prints help, and ends the process after all else."""
     ours = "main = cli.main; cli.main = lambda: atexit.register(print, 'later') and main()"
     program = f"import atexit, os; from hexa import cli; {ours}; os._exit = lambda n: print('ended', n); cli.run()"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -124,9 +128,10 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("line", MISTAKES, ids=lambda line: line[:70])
-def test_a_mistake_is_one_line_with_a_remedy(
+def test_command_line_mistakes(
     line: str, says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A mistake is one line with a remedy."""
     monkeypatch.chdir(tmp_path)
     err = says(*line.split(), status=2).err
     assert err.startswith("hexa: error: ")
@@ -162,9 +167,10 @@ class OutOfMemoryError(RuntimeError):
         (KeyboardInterrupt(), 130, r"(?s)^(?!.*error)"),
     ],
 )
-def test_what_a_command_raises_decides_how_it_ends(
+def test_exit_status_by_error(
     error: BaseException, status: int, said: str, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """What a command raises decides how it ends."""
     monkeypatch.setitem(
         COMMANDS, "doctor", replace(COMMANDS["doctor"], run=Mock(side_effect=error))
     )
@@ -180,24 +186,24 @@ def test_what_a_command_raises_decides_how_it_ends(
     ],
     ids=["no test split", "a test split", "no labels"],
 )
-def test_the_next_command_suits_the_images(
+def test_next_command(
     files: str, rest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
+    """The next command suits the images."""
     data = plain_images(tmp_path, dict.fromkeys(files.split(), (8, 8)))
     monkeypatch.setattr("hexa.run.run.pretrain", lambda *_, **__: Path("RUN"))
     out = says("pretrain", "digits-moco-v2", "--data", data).out
     assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in out
 
 
-def test_a_value_printed_by_help_can_be_given_back() -> None:
+def test_help_value_roundtrip() -> None:
+    """A value printed by help can be given back."""
     experiment = recipes.get("digits-hexa-moco")
     changes = {field.path: fields._shown(field.value) for field in fields.of_experiment(experiment)}
     assert override(experiment, changes) == experiment
 
 
-def test_a_time_chooses_the_length(
-    says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_time_option(says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
     costs = Costs(16, 0.0, {4: 600 / 1347}, 0.1)
     trained = list[Experiment]()
@@ -224,7 +230,8 @@ def test_a_time_chooses_the_length(
     assert len(trained) == 1
 
 
-def test_a_memory_limit_below_what_torch_needs_is_one_line() -> None:
+def test_address_space_limit() -> None:
+    """A memory limit below what torch needs is one line."""
     text = "libtorch_cpu.so: failed to map segment from shared object"
     status, line = complaint(ImportError(text))
     assert status == 2

@@ -73,7 +73,9 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Added:
     return run
 
 
-def test_methods_of_other_packages(installed: Added) -> None:
+def test_installed_methods(installed: Added) -> None:
+    """Methods of other packages are found."""
+
     def names() -> set[str]:
         return set(choices(MethodConfig, "name", "hexa.methods"))
 
@@ -81,7 +83,8 @@ def test_methods_of_other_packages(installed: Added) -> None:
 
 
 @pytest.mark.parametrize("name", ["moco", "cmc", "others"])
-def test_a_name_that_is_installed_is_refused(installed: Added, tmp_path: Path, name: str) -> None:
+def test_installed_name_conflict(installed: Added, tmp_path: Path, name: str) -> None:
+    """A name that is installed is refused."""
     source = (
         f"from hexa.core import MethodConfig\nclass Mine(MethodConfig):\n    name: str = {name!r}\n"
     )
@@ -99,14 +102,18 @@ def test_a_name_that_is_installed_is_refused(installed: Added, tmp_path: Path, n
     assert f"'{name}'" in said
 
 
-def test_protocols_of_other_packages(installed: Added) -> None:
+def test_installed_protocols(installed: Added) -> None:
+    """Protocols of other packages are found."""
+
     def found() -> tuple[bool, str]:
         return "others" in protocols.names(), protocols.summary("others")
 
     assert installed(found) == (True, "A protocol without a result.")
 
 
-def test_the_last_of_two_definitions_counts() -> None:
+def test_method_redefinition() -> None:
+    """The last of two definitions counts."""
+
     def defined(length: int) -> type[MethodConfig]:
         class Twice(MethodConfig):
             name: str = "twice"

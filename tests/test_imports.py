@@ -96,7 +96,7 @@ def brought(requirements: list[str]) -> set[str]:
     return names
 
 
-def test_what_is_imported_is_asked_for() -> None:
+def test_declared_dependencies() -> None:
     """At the top of a file what comes with the package; in functions also what comes with an extra."""
     project = tomllib.loads((SOURCE.parent.parent / "pyproject.toml").read_text())["project"]
     extras = [
@@ -117,7 +117,7 @@ def test_what_is_imported_is_asked_for() -> None:
                 assert there & (always if node in tree.body else sometimes), f"{path}: {top}"
 
 
-def test_imports_point_one_way() -> None:
+def test_import_direction() -> None:
     """From the floors below, never from the same or those above; core needs torch alone, ops also torchvision, sklearn."""
     unknown = {package_of(path) for path in MODULES} - FLOOR.keys()
     assert not unknown, f"new packages: say in this test on which floor {unknown} stand"
@@ -145,7 +145,7 @@ def test_imports_point_one_way() -> None:
     assert ("training", "run") in seen  # an import in a function of cli/training.py
 
 
-def test_names() -> None:
+def test_method_and_module_names() -> None:
     """`if method == "moco"`, or a table of methods, stands in methods/ and recipes/ alone; no module is a drawer."""
     methods = set(choices(MethodConfig, "name", "hexa.methods"))
     wrong = [path for path in MODULES if path.stem in {"utils", "helpers", "common", "misc"}]

@@ -11,7 +11,8 @@ from hexa.weights.pretrained import load_backbone
 from tests.conftest import Says
 
 
-def test_a_recipe_gives_its_network_untrained() -> None:
+def test_random_recipe_network() -> None:
+    """A recipe gives its network untrained."""
     experiment = recipes.get("cifar10-moco-v2+small")
     backbone = hexa.load_backbone("random:cifar10-moco-v2+small")
     assert backbone.network_config == experiment.network
@@ -29,7 +30,8 @@ def test_a_recipe_gives_its_network_untrained() -> None:
     )
 
 
-def test_everything_else_passes_unchanged() -> None:
+def test_named_passthrough() -> None:
+    """Everything else passes unchanged."""
     for spec in (
         "runs/first",
         "timm:resnet18",
@@ -40,7 +42,8 @@ def test_everything_else_passes_unchanged() -> None:
         assert hexa.named(spec) is spec
 
 
-def test_a_result_names_it(tmp_path: Path, says: Says) -> None:
+def test_random_recipe_result(tmp_path: Path, says: Says) -> None:
+    """A result names it."""
     out = tmp_path / "result.json"
     assert (
         "top1"

@@ -32,13 +32,14 @@ RANDOM = "random:small-resnet-4-8"
         (lambda: hexa.compare("a", "digits"), "compare: backbones must be a list, got 'a'"),
     ],
 )
-def test_arguments(call: Callable[[], object], expected: str) -> None:
+def test_public_arguments(call: Callable[[], object], expected: str) -> None:
     with one_line(f"{expected}$", ValueError):
         call()
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_the_callers_mode_changes_nothing(mode: Callable[[], Any], tmp_path: Path) -> None:
+def test_caller_grad_mode(mode: Callable[[], Any], tmp_path: Path) -> None:
+    """The caller's mode changes nothing."""
     fields = {**TINY, "network.widths": [16, 16], "batch_size": 256}
     quiet: dict[str, Any] = {"device": "cpu", "precision": "fp32", "epochs": 1, "preset": "cifar"}
 

@@ -78,9 +78,7 @@ def command(weights: Path, photos: Path, out: Path, *more: str) -> list[str]:
     return ["adapt", str(weights), *data, f"--out={out}", *QUICK, *FIXED, *more]
 
 
-def test_from_a_folder_to_a_decision(
-    weights: Path, photos: Path, tmp_path: Path, says: Says
-) -> None:
+def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
     out = tmp_path / "run"
     said = says(*command(weights, photos, out, "--time=20m")).out
     kept = json.loads((out / "adapt.json").read_text())
@@ -127,9 +125,8 @@ def test_from_a_folder_to_a_decision(
     assert records.read(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
 
 
-def test_killed_and_gone_on_with_it_is_the_same(
-    weights: Path, photos: Path, tmp_path: Path
-) -> None:
+def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path) -> None:
+    """A killed experiment that is resumed ends with the same weights and table."""
     whole = tmp_path / "whole"
     cut = tmp_path / "cut"
     more = ("--time=20m", "--training.checkpoint_every_steps=1", "--training.report=false")
@@ -158,7 +155,8 @@ def test_killed_and_gone_on_with_it_is_the_same(
     assert tables[0] == tables[1]
 
 
-def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_path: Path) -> None:
+def test_adapt_transformer_image_size(photos: Path, tmp_path: Path) -> None:
+    """A transformer is adapted at the size that was given."""
     config = NetworkConfig(
         name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3}
     )
@@ -180,7 +178,8 @@ def test_a_transformer_is_adapted_at_the_size_that_was_given(photos: Path, tmp_p
     assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
 
 
-def test_what_is_in_the_way_stays(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
+def test_adapt_foreign_out_folder(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
+    """A folder that holds other files is refused and stays as it was."""
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mother.txt").write_text("dear")
     err = says(*command(weights, photos, tmp_path / "letters", "--time=20m"), status=2).err
@@ -188,9 +187,10 @@ def test_what_is_in_the_way_stays(weights: Path, photos: Path, tmp_path: Path, s
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["mother.txt"]
 
 
-def test_a_plan_writes_nothing_and_reads_the_start_once(
+def test_adapt_plan_side_effects(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
+    """A plan writes nothing and reads the initial weights once."""
     out = tmp_path / "run"
     read = Mock(wraps=files.read)
     monkeypatch.setattr(files, "read", read)
@@ -228,9 +228,10 @@ def test_a_plan_writes_nothing_and_reads_the_start_once(
     )
 
 
-def test_where_the_time_is_not_enough_the_start_is_kept(
+def test_adapt_too_little_time(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
+    """If the time is not enough, the initial weights are kept."""
     slow = Costs(size=8, read=0.0, steps={3: 4.0, 1: 2.0, 0: 1.0}, look=0.01)
     monkeypatch.setattr("hexa.adaptation.given.measure", lambda *_, **__: slow)
     out = tmp_path / "run"
@@ -256,9 +257,10 @@ def test_where_the_time_is_not_enough_the_start_is_kept(
     assert float(re.findall(r"length: about ([\d.]+) passes", said)[0]) >= 6
 
 
-def test_the_clock_leaves_time_to_judge(
+def test_adapt_clock_judging_time(
     weights: Path, photos: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The clock leaves time to evaluate."""
     monkeypatch.setattr(
         "hexa.adaptation.given.measure", lambda *_, **__: Costs(8, 0.1, {3: 0.03, 0: 0.01}, 0.02)
     )
@@ -293,7 +295,7 @@ def test_the_clock_leaves_time_to_judge(
         (["--epochs=3", "--training.max_seconds=9"], "--training.max_seconds"),
     ],
 )
-def test_bad_input_is_one_line_and_writes_nothing(
+def test_adapt_invalid_options(
     change: list[str], message: str, weights: Path, photos: Path, tmp_path: Path, says: Says
 ) -> None:
     folders = {name: tmp_path / name for name in ("few", "same", "single", "broken")}
@@ -316,6 +318,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     assert not out.exists()
 
 
-def test_the_library_takes_the_same(weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_adapt_python_refusal(weights: Path, photos: Path, tmp_path: Path) -> None:
+    """The library refuses what the command refuses."""
     with pytest.raises(UserError, match="too few"):
         adapt(AdaptRequest(str(weights), f"folder:{photos}/test/0"), tmp_path / "run")

@@ -77,7 +77,7 @@ def command(weights: Path, out: Path, *more: str) -> list[str]:
     ]
 
 
-def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, says: Says) -> None:
+def test_harden_weights_to_report(weights: Path, tmp_path: Path, says: Says) -> None:
     # ε = 64: a random network hardly moves under less
     fixed = [
         "--labelled",
@@ -121,9 +121,8 @@ def test_from_weights_to_robust_ones(weights: Path, tmp_path: Path, says: Says) 
     assert f"{out} is of hexa harden, not adapt; give another --out" in err
 
 
-def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without labels the report tells how far features move; labels may come later."""
     weights = save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path / "start.safetensors")
     (photos := tmp_path / "photos").mkdir()
     for row in range(100):
@@ -190,7 +189,7 @@ def test_without_labels_it_says_how_far_features_move_and_labels_may_come_later(
         (["--time", "1s"], ""),
     ],
 )
-def test_what_cannot_be(
+def test_harden_invalid_options(
     options: list[str], message: str, weights: Path, tmp_path: Path, says: Says
 ) -> None:
     told = says(*command(weights, tmp_path / "run"), *options, status=2)
@@ -202,9 +201,10 @@ def test_what_cannot_be(
 
 
 @pytest.mark.parametrize("readable", [100, 2])
-def test_both_are_judged_at_the_result_s_size(
+def test_harden_judging_size(
     readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Start and result are evaluated at the result's size."""
     start = random_backbone(NETWORK, 224, seed=0)
     result = random_backbone(NETWORK, 112, seed=0)
     images = open_source("digits#test")
@@ -254,9 +254,8 @@ def costs(**more: float) -> Costs:
         (1.0, 500, 48, 1 / 0.01 / 0.75**2),  # the smallest of all if there is no time for 3,000
     ],
 )
-def test_the_size_leaves_time_for_enough_images(
-    seconds: float, side: int, size: int, images: float
-) -> None:
+def test_harden_size_choice(seconds: float, side: int, size: int, images: float) -> None:
+    """The size leaves time for enough images."""
     assert choose(costs(), [128, 96, 64, 48], lambda _: seconds, side) == (
         size,
         pytest.approx(images),
@@ -266,9 +265,7 @@ def test_the_size_leaves_time_for_enough_images(
 @pytest.mark.parametrize(
     ("least", "share", "looks"), [(1.0, 0.5, 2), (0.4, 0.5 * 0.85**2, 4), (0.1, 0.5 * 0.85**3, 5)]
 )
-def test_the_price_is_spent_where_its_square_says_or_before(
-    least: float, share: float, looks: int
-) -> None:
+def test_price_share_search(least: float, share: float, looks: int) -> None:
     """The loss of all is four times the price; chance adds to that of shares above `least`."""
     cost = Mock(side_effect=lambda tried: 4 * tried**2 + (least < tried < 1))
     assert at_price(1.0, cost) == pytest.approx(share)
@@ -277,7 +274,7 @@ def test_the_price_is_spent_where_its_square_says_or_before(
     assert at_price(0.0, cost) == 1 / 16
 
 
-def test_the_loss_is_reported_by_labels_that_did_not_choose() -> None:
+def test_cross_fitted_loss() -> None:
     """Of 400 draws of 100 images, a report by the labels that chose is optimistic; a crossed one is right."""
     drawn = np.random.default_rng(0)
     price = 2.0
@@ -317,7 +314,8 @@ def test_the_loss_is_reported_by_labels_that_did_not_choose() -> None:
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_halves_hold_every_image_once(grouped: bool) -> None:
+def test_judge_halves(grouped: bool) -> None:
+    """Halves hold every image once."""
     labels = np.repeat(np.arange(10), 20)
     groups = np.arange(200) // 4 if grouped else None
     judge = Judge(labels, 0, groups)
@@ -344,7 +342,8 @@ def judged() -> Judged:
     return backbone, side, shown, judge
 
 
-def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged: Judged) -> None:
+def test_attacked_image_held_out_probe(judged: Judged) -> None:
+    """Attacked images are scored by the probe they were held out from."""
     backbone, side, shown, judge = judged
     for row, place in enumerate(shown.places.tolist()):
         fold = next(number for number, part in enumerate(judge.parts) if place in part)
@@ -366,7 +365,8 @@ def test_attacked_images_are_scored_by_the_probe_they_were_held_out_from(judged:
     )
 
 
-def test_the_farthest_views_are_in_the_ball_and_move_features_more_than_noise() -> None:
+def test_farthest_view_distance() -> None:
+    """The farthest views are in the ball and move features more than noise."""
     network = load_backbone("random:small-resnet-8-16", size=8)
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(8, 3, 8, 8, generator=generator)
@@ -406,7 +406,7 @@ def sides(right: tuple[int, int], held: tuple[int, int]) -> list[Side]:
         ((160, 180), (50, 52), True, False),  # not significantly
     ],
 )
-def test_the_verdict(
+def test_harden_verdict(
     clean: tuple[int, int], robust: tuple[int, int], within: bool, better: bool
 ) -> None:
     before, after = sides(clean, robust)
@@ -425,7 +425,8 @@ def test_the_verdict(
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)
 
 
-def test_shares_of_corruptions_have_the_intervals_of_a_cross_validation() -> None:
+def test_corruption_share_intervals() -> None:
+    """Shares of corruptions have the intervals of a cross-validation."""
     before, after = sides((160, 160), (0, 50))
     before.values[CORRUPTED], after.values[CORRUPTED] = shares = 100 * np.random.default_rng(
         0

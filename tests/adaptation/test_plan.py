@@ -67,7 +67,7 @@ TWO = 100 * (1 + 5 * 2)
         (-5.0, True, 1000, 50, 2, 0, None),  # nothing is left
     ],
 )
-def test_what_is_trained_is_cut_in_order(
+def test_plan_choice(
     seconds: float,
     keeps: bool,
     side: int,
@@ -83,7 +83,7 @@ def test_what_is_trained_is_cut_in_order(
     assert passes is None or chosen.passes == pytest.approx(passes)
 
 
-def test_views_repeat_where_their_maps_can_be_remembered() -> None:
+def test_repeated_views_memory() -> None:
     """Of ten passes that would fit seven have views of their own; three times 2.5 seconds are ten passes of a tenth."""
     costs = Costs(size=100, read=0.0, steps={2: 2.5, 0: 1.0}, look=0.5, again={2: (0.25, 1e6)})
     # as in the first line; no room for four sets; enough passes without repeats; four passes and repeats where six do
@@ -110,9 +110,8 @@ def test_views_repeat_where_their_maps_can_be_remembered() -> None:
 @pytest.mark.parametrize("seconds", [10.0, 400.0, 3000.0])
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("count", [7, 300])
-def test_six_passes_fit_into_nine_tenths_of_the_time(
-    seconds: float, keeps: bool, count: int
-) -> None:
+def test_plan_six_passes(seconds: float, keeps: bool, count: int) -> None:
+    """Six passes fit into nine tenths of the time."""
     costs = Costs(size=64, read=0.1, steps={4: 0.9, 2: 0.5, 1: 0.4, 0: 0.3}, look=0.1)
     chosen = choose(costs, (128, 96, 64), count, lambda size: seconds - size / 100, lambda _: keeps)
     if not chosen.passes:
@@ -140,9 +139,7 @@ SLOW = Costs(size=100, read=0.0, steps={4: 3.0, 1: 1.0, 0: 0.5}, look=0.5, again
         (10.0, 30, int(9 / 1.9 / 0.09), None),  # too few
     ],
 )
-def test_compromises_of_a_short_time(
-    seconds: float, size: int, images: int, sets: int | None
-) -> None:
+def test_short_time_compromises(seconds: float, size: int, images: int, sets: int | None) -> None:
     chosen = choose(SLOW, (100, 50, 30), 1000, lambda _: seconds, lambda _: False)
     assert chosen.size == size
     assert chosen.stages == 1
@@ -154,7 +151,8 @@ def test_compromises_of_a_short_time(
         assert images * drawn * (size / 100) ** 2 == pytest.approx(seconds)
 
 
-def test_stages_that_do_not_fit_into_memory_do_not_learn() -> None:
+def test_stages_beyond_memory() -> None:
+    """Stages that do not fit into memory do not learn."""
     chosen = choose(COSTS, (100,), 100, lambda _: 10.0**6, lambda _: True, fits=lambda _, n: n < 6)
     assert chosen.stages == 2
     assert chosen.images == 100
@@ -170,14 +168,13 @@ def test_stages_that_do_not_fit_into_memory_do_not_learn() -> None:
         ("vit_tiny_patch16_224", 32, ()),
     ],
 )
-def test_smaller_sizes_are_multiples_of_the_patch(
-    network: str, native: int, sizes: tuple[int, ...]
-) -> None:
+def test_smaller_sizes_patch_multiples(network: str, native: int, sizes: tuple[int, ...]) -> None:
+    """Smaller sizes are multiples of the patch."""
     assert smaller_sizes(NetworkConfig(name=network).model_dump_json(), native) == sizes
 
 
 @pytest.mark.parametrize(("gigabytes", "batch"), [(8.0, 32), (4.0, 16), (2.0, None)])
-def test_batch_that_fits_into_half_of_the_memory(
+def test_batch_size_memory_half(
     monkeypatch: pytest.MonkeyPatch, gigabytes: float, batch: int | None
 ) -> None:
     """A gigabyte is held, and an image at 200 px takes 80 MB."""

@@ -16,15 +16,15 @@ from hexa.run.folder import LOCK, mine
 from hexa.runtime.lock import locked
 
 
-def test_two_demos_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_folder_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two demos do not share a folder."""
     monkeypatch.setattr(demos, "PATIENCE", 0.0)
     with locked(tmp_path / LOCK, "is here"), pytest.raises(UserError, match=r"running the demo in"):
         demos.demo(tmp_path, console=Console(file=io.StringIO()))
 
 
-def test_a_run_that_is_trained_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_trained_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is trained at the moment is not replaced."""
     monkeypatch.setattr("hexa.run.folder.PATIENCE", 0.0)
     experiment = demos._experiment("digits-moco-v2", 1)
     folder = tmp_path / "digits-moco-v2"
@@ -41,7 +41,8 @@ def test_a_run_that_is_trained_is_not_replaced(
     assert folder.exists()
 
 
-def test_a_folder_of_a_demo_that_was_killed_at_once_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_killed_demo_folder(tmp_path: Path) -> None:
+    """A demo that was killed at once leaves a folder that the next one may use."""
     (tmp_path / "environment.json").write_text(json.dumps({"launcher": "here 1"}))
     demos._clear(tmp_path, demos._experiment("digits-moco-v2", 1))
     (tmp_path / "notes.txt").write_text("mine")

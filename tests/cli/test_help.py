@@ -15,7 +15,7 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_overview() -> None:
+def test_help_overview() -> None:
     """Every command stands in it once, with its summary; the groups name no command that does not exist."""
     known = commands()
     text = overview()

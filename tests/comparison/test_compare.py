@@ -44,9 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_command_names_the_better_backbone_and_writes_a_page(
-    tmp_path: Path, folder: Path, says: Says
-) -> None:
+def test_compare_command_page(tmp_path: Path, folder: Path, says: Says) -> None:
+    """The command names the better backbone and writes a page."""
     out = tmp_path / "compared"
     given = ["compare", RANDOM, "pixels:8", "--data", f"folder:{folder / 'photos'}", "--size", "8"]
     told = says(
@@ -70,7 +69,8 @@ def test_the_command_names_the_better_backbone_and_writes_a_page(
         assert part in html
 
 
-def test_the_same_backbone_is_not_better_than_itself_and_sizes_are_told_apart() -> None:
+def test_compare_same_backbone_sizes() -> None:
+    """A backbone is not better than itself, and sizes are distinguished."""
     found = compare(
         CompareRequest(
             backbones=("pixels:8", "pixels:8", "pixels:4"), data="digits#test", seconds=60
@@ -127,15 +127,14 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
         ),
     ],
 )
-def test_the_sentence_is_that_of_its_pairs(
-    sides: list[verdict.Side], best: int | None, said: str
-) -> None:
+def test_verdict_by_labels(sides: list[verdict.Side], best: int | None, said: str) -> None:
     found = verdict.by_labels(sides)
     assert found.best == best
     assert said in found.sentence
 
 
-def test_many_small_classes_are_judged_by_some_of_them() -> None:
+def test_many_small_classes() -> None:
+    """Many small classes are evaluated by some of them."""
     labels = np.repeat(np.arange(500), 4)
     rows = draw_classes(labels, 200, Stream(0))
     counts = np.unique(labels[rows], return_counts=True)[1]
@@ -145,7 +144,8 @@ def test_many_small_classes_are_judged_by_some_of_them() -> None:
     assert np.bincount(np.repeat([0, 1, 2], [600, 300, 100])[few]).tolist() == [60, 30, 10]
 
 
-def test_labels_that_cannot_judge_are_refused(tmp_path: Path, says: Says) -> None:
+def test_compare_unjudgeable_labels(tmp_path: Path, says: Says) -> None:
+    """Labels that are too few to compare are refused."""
     digits = load_digits()
     for place in range(40):
         (tmp_path / f"{place}").mkdir()
@@ -159,7 +159,7 @@ def test_labels_that_cannot_judge_are_refused(tmp_path: Path, says: Says) -> Non
     assert not out.exists()
 
 
-def test_labelled_images_that_were_learned_from_are_left_out(folder: Path) -> None:
+def test_compare_learned_labelled_images(folder: Path) -> None:
     """If a backbone learned from --data: exact copies among all its images, near ones among those that are drawn."""
     learned = load_backbone("pixels:8")
     given = {"data": f"folder:{folder / 'photos'}", "labelled": f"folder:{folder / 'labelled'}"}
@@ -170,9 +170,7 @@ def test_labelled_images_that_were_learned_from_are_left_out(folder: Path) -> No
     assert ("0/again-0.png", "all/0.png") in found.duplicates
 
 
-def test_exact_copies_are_found_among_all_images(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_exact_copies_search(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However few are drawn to look for near ones; also under other names, or in memory."""
     monkeypatch.setattr(leakage, "_LEARNED", 0)
     judging = open_source(f"folder:{folder / 'labelled'}", "train")
@@ -186,7 +184,7 @@ def test_exact_copies_are_found_among_all_images(
     assert leakage.copies(digits, digits, np.array([3, 1])).tolist() == [3, 1]
 
 
-def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) -> None:
+def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     """Told by folders inside the classes, or by a table."""
     lines = ["path,group"]
     for place, file in enumerate((folder / "labelled").glob("*/*.png")):
@@ -208,7 +206,7 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
     assert groups[0] == groups[1]
-    assert ("as independent" in labelled.groups_note(found.judge, np.arange(9)))
+    assert "as independent" in labelled.groups_note(found.judge, np.arange(9))
     alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
     for table, said in (
         ("path,group", "no two images of .* in one group"),
@@ -219,7 +217,7 @@ def test_images_of_groups_do_not_judge_each_other(folder: Path, tmp_path: Path) 
             compare(told)
 
 
-def test_labelled_images_that_are_all_alike_stay(tmp_path: Path) -> None:
+def test_alike_labelled_images(tmp_path: Path) -> None:
     """As photographs of one part on a test bench: near-duplicates by what a thumbnail shows."""
     generator = np.random.default_rng(0)
     part = generator.integers(0, 255, (16, 16))

@@ -27,7 +27,8 @@ def allowed(share: float) -> tuple[float, float]:
     ("classes", "labelled", "group"),
     [(2, 100, 1), (20, 100, 1), (2, 100, GROUP), (2, 300, 1), (2, 300, GROUP)],
 )
-def test_intervals_hold_as_often_as_they_say(classes: int, labelled: int, group: int) -> None:
+def test_interval_coverage(classes: int, labelled: int, group: int) -> None:
+    """Intervals hold as often as they say."""
     found = [row for row in rows(classes, labelled, 1.0, group, COMPARISONS) if row["decides"]]
     assert len(found) == 1
     held = round(found[0]["covered"] * COMPARISONS)
@@ -37,7 +38,7 @@ def test_intervals_hold_as_often_as_they_say(classes: int, labelled: int, group:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gain", "least"), [(1, 0.2), (2, 0.8)])
-def test_true_gains_are_found(gain: int, least: float) -> None:
+def test_true_gain_power(gain: int, least: float) -> None:
     """About 3 and 8 points, by 300 labelled images."""
     made = rows(2, 300, GAINS[2][gain], 1, COMPARISONS)
     found = next(row for row in made if row["decides"])

@@ -35,7 +35,8 @@ def unit(x: np.ndarray) -> np.ndarray:
     return x / np.linalg.norm(x, axis=-1, keepdims=True)
 
 
-def test_votes_are_those_of_the_other_folds_and_images_of_their_own_class_alone_only_vote() -> None:
+def test_knn_cross_fold_votes() -> None:
+    """Votes are those of the other folds; images alone in their class only vote."""
     judge = Judge(LABELS, splits=1)
     x = unit(FEATURES.numpy().astype(np.float64))
     assert judge.judged.tolist() == list(range(78))
@@ -51,7 +52,8 @@ def test_votes_are_those_of_the_other_folds_and_images_of_their_own_class_alone_
     assert judge.scores(FEATURES).right["k-NN"].tolist() == expected
 
 
-def test_outcomes_are_means_over_random_splits() -> None:
+def test_random_split_means() -> None:
+    """Outcomes are means over random splits."""
     judge = Judge(LABELS)
     assert len(judge.splits) == SPLITS > 1
     for split in judge.splits:
@@ -65,7 +67,8 @@ def test_outcomes_are_means_over_random_splits() -> None:
     assert (found["k-NN"] == judge.scores(FEATURES, judge.probes(FEATURES)).right["k-NN"]).all()
 
 
-def test_the_probe_is_fitted_to_the_other_folds() -> None:
+def test_probe_other_folds() -> None:
+    """The probe is fitted to the other folds."""
     judge = Judge(LABELS, splits=1)
     y = torch.from_numpy(LABELS)
     found = judge.scores(FEATURES).right["linear probe"]
@@ -77,7 +80,8 @@ def test_the_probe_is_fitted_to_the_other_folds() -> None:
 
 
 @pytest.mark.parametrize("comparisons", [1, 6])
-def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
+def test_paired_t_intervals(comparisons: int) -> None:
+    """Intervals are those of the paired t-test."""
     before, after = 100 * DRAW.random((2, 5))
     found = over_draws(before, after, comparisons)
     test = stats.ttest_rel(after, before).confidence_interval(1 - 0.05 / comparisons)
@@ -88,9 +92,8 @@ def test_intervals_are_those_of_the_paired_t_test(comparisons: int) -> None:
 
 @pytest.mark.parametrize("comparisons", [1, 6])
 @pytest.mark.parametrize(("won", "lost"), [(20, 5), (1, 0), (0, 0)])
-def test_intervals_of_images_hold_half_an_image_more_in_each_cell(
-    won: int, lost: int, comparisons: int
-) -> None:
+def test_paired_interval_pseudo_counts(won: int, lost: int, comparisons: int) -> None:
+    """Intervals of images hold half an image more in each cell."""
     place = np.arange(50)
     before = 100.0 * (place < lost)
     after = 100.0 * ((place >= lost) & (place < won + lost))
@@ -127,11 +130,14 @@ def reached(knn: float, probe: float) -> Scores:
         (reached(0.5, 0.53), 100, 0),  # the best of many states
     ],
 )
-def test_the_probe_alone_decides(other: Scores, trials: int, better: int) -> None:
+def test_probe_decision(other: Scores, trials: int, better: int) -> None:
+    """The probe alone decides."""
     assert difference(reached(0.5, 0.5), other, DECIDING, trials).sign == better
 
 
-def test_what_labels_can_show_grows_with_their_number_and_that_of_groups() -> None:
+def test_showable_difference_by_count() -> None:
+    """What labels can show grows with their number and that of groups."""
+
     def points(*given: object) -> int:
         return int(showable(*given).partition("about ")[2].split()[0])  # type: ignore[arg-type]
 
@@ -148,7 +154,7 @@ def test_what_labels_can_show_grows_with_their_number_and_that_of_groups() -> No
     assert showable(12).endswith(" no difference can be shown")
 
 
-def test_what_labels_can_show_counts_the_images_that_judge() -> None:
+def test_showable_difference_judging_images() -> None:
     """Classes of one image do not judge, groups that are not used do not count, and a draw has fewer of each group."""
     few = np.concatenate([np.repeat([0, 1], 9), np.arange(2, 1000)])
     assert shown_by(Judge(few)).startswith("with 18 labelled images no")
@@ -160,15 +166,16 @@ def test_what_labels_can_show_counts_the_images_that_judge() -> None:
     assert shown_by(judge, 100).startswith("with 100 labelled images")
 
 
-def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
+def test_group_judging_and_count() -> None:
+    """Images of a group neither evaluate each other nor count as many."""
     groups = np.array([*np.arange(75) % 9, 8, 8, 8, 9])  # all of class 3 are in one
     judge = Judge(LABELS, groups=groups, splits=1)
     assert judge.judged.tolist() == list(range(75))
     for part, rest in zip(judge.parts, judge.rests, strict=True):
         assert not {*groups[part]} & {*groups[rest]}
         assert (np.bincount(LABELS[part])[:3] > 0).all()
-    before = (judge.scores(FEATURES[:, slice(4)]))
-    after = (judge.scores(FEATURES[:, slice(8)]))
+    before = judge.scores(FEATURES[:, slice(4)])
+    after = judge.scores(FEATURES[:, slice(8)])
     d = after.right[DECIDING] - before.right[DECIDING]
     squares = sum(
         sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9)
@@ -182,7 +189,8 @@ def test_images_of_a_group_neither_judge_each_other_nor_count_as_many() -> None:
     assert decays[0] < decays[1]  # noise is learned by heart where its copies judge it
 
 
-def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
+def test_too_few_and_useless_groups() -> None:
+    """Few groups decide nothing, and useless ones are not used."""
     none = np.zeros(60)
     four = np.arange(60) % 4
     five = np.arange(60) % 5
@@ -195,7 +203,8 @@ def test_few_groups_decide_nothing_and_useless_ones_are_not_used() -> None:
     assert [(judge.groups, len(judge.judged)) for judge in useless] == [(None, 78)] * 2
 
 
-def test_two_classes_with_two_images_are_needed() -> None:
+def test_judge_minimum_classes() -> None:
+    """Two classes with two images each are needed."""
     with pytest.raises(
         UserError,
         match="1 of 3 classes have two labelled images or more, and a comparison needs two",

@@ -30,7 +30,7 @@ def lopsided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_comparison_of_unequal_classes(tmp_path: Path, lopsided: Path, says: Says) -> None:
+def test_unequal_class_comparison(tmp_path: Path, lopsided: Path, says: Says) -> None:
     command = ["compare", "pixels:8", "random:small-resnet-8", "--data", str(lopsided)]
     said = " ".join(says(*command, "--out", tmp_path).out.split())
     record = json.loads((tmp_path / "compare.json").read_text())
@@ -41,7 +41,8 @@ def test_a_comparison_of_unequal_classes(tmp_path: Path, lopsided: Path, says: S
     assert "most frequent class" in (tmp_path / "compare.html").read_text()
 
 
-def test_balanced_accuracies_are_means_over_classes() -> None:
+def test_balanced_accuracy_class_means() -> None:
+    """Balanced accuracies are means over classes."""
     source = open_source("digits", "test")
     rows = np.flatnonzero((source.labels > 1) | (np.arange(len(source)) % 7 == 0))
     labels = source.labels[rows]

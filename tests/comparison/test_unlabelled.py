@@ -15,7 +15,8 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape, generator=DRAW)
 
 
-def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
+def test_neighbourhood_overlap_loop() -> None:
+    """Kept neighbourhoods are those of a loop."""
     a = normal(40, 5)
     b = normal(40, 5)
     near = []
@@ -37,9 +38,10 @@ def test_kept_neighbourhoods_are_those_of_a_loop() -> None:
     assert unlabelled.kept(a, 3 * a).eq(1).all()
 
 
-def test_near_duplicates_survive_brightness_and_size_but_not_content(
+def test_thumbnail_near_duplicates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Near-duplicates survive a change of brightness and size, but not of content."""
     pictures = torch.rand(6, 16, 16, generator=DRAW)
     twin = 0.5 * pictures[2] + 0.2 + 0.002 * normal(16, 16)
     thumbs = leakage.standardised(torch.cat([pictures, twin[None]]).flatten(1))

@@ -51,7 +51,8 @@ def train(method: Any, data: Batch) -> None:
     )
 
 
-def test_grey_images_are_not_broadcast_to_a_network_of_three_channels() -> None:
+def test_grey_batch_channels() -> None:
+    """Grey images are not broadcast to a network of three channels."""
     with pytest.raises(UserError, match=r"shape \[8, 1, 8, 8\] for a network of 3 channels"):
         train(moco(), batch(torch.rand(8, 1, 8, 8)))
 
@@ -70,13 +71,15 @@ RISING = torch.linspace(0, 1, 8 * 3 * 8 * 8).view(8, 3, 8, 8)
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
     ],
 )
-def test_pixels_outside_0_and_1_are_refused_before_the_first_step(wrong: Tensor, said: str) -> None:
+def test_pixel_range_refusal(wrong: Tensor, said: str) -> None:
+    """Pixels outside 0 and 1 are refused before the first step."""
     method = moco()
     with unchanged(method), pytest.raises(UserError, match=said):
         train(method, batch(wrong))
 
 
-def test_a_shorter_last_batch_goes_on_at_the_beginning_of_mocos_queue() -> None:
+def test_moco_queue_wraparound() -> None:
+    """A shorter last batch continues at the beginning of MoCo's queue."""
     method = moco()
     before = method.queue.clone()
     for size in (8, 6, 4):  # 18 keys in a queue of 16
@@ -85,7 +88,8 @@ def test_a_shorter_last_batch_goes_on_at_the_beginning_of_mocos_queue() -> None:
     assert int(method.queue_pointer) == 2
 
 
-def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_first_step_value_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values are looked at in the first step alone."""
     looked: list[int] = []
     monkeypatch.setattr(Batch, "check_values", lambda data: looked.append(data.step))
     method = moco()
@@ -97,7 +101,8 @@ def test_values_are_looked_at_in_the_first_step_alone(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(("make", "size"), [(moco, 24), (swav, 6), (swav, 24)])
-def test_batches_of_another_size_than_said_do_not_reach_the_queue(make: Any, size: int) -> None:
+def test_queue_batch_size_mismatch(make: Any, size: int) -> None:
+    """A batch of another size than was said does not reach the queue."""
     method = make()
     before = method.queue.clone()
     with pytest.raises(

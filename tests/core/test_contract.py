@@ -60,7 +60,7 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
         (lambda source: weighed(source, lambda weight: weight[:, :2]), "weights of another shape"),
     ],
 )
-def test_a_hard_example_that_breaks_it(make: Callable[[Example], Any], said: str) -> None:
+def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> None:
     case = Case("simclr", {})
     terms = Objective(case.build(), {"mine": Broken(kind="broken", make=make)}).losses(
         replace(case.batch(), step=0)
@@ -74,9 +74,10 @@ def test_a_hard_example_that_breaks_it(make: Callable[[Example], Any], said: str
     ("keep", "name"),
     [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")],
 )
-def test_a_bank_that_no_checkpoint_would_keep(
+def test_unregistered_bank_tensor(
     monkeypatch: pytest.MonkeyPatch, keep: Callable[[Tensor], Any], name: str
 ) -> None:
+    """A bank that no checkpoint would keep is refused."""
     real = SimCLR.__init__
 
     def forgetful(self: SimCLR, *given: Any) -> None:

@@ -91,9 +91,8 @@ def sgd(method: Method) -> torch.optim.Optimizer:
 
 
 @pytest.mark.parametrize(("case", "device"), on_cuda(CASES, CASES[:1]))
-def test_a_step_in_bf16_is_finite_and_never_waits_for_the_device(
-    case: Case, device: str, never_waits: Any
-) -> None:
+def test_bf16_step_without_sync(case: Case, device: str, never_waits: Any) -> None:
+    """A step in bf16 is finite and never waits for the device."""
     where = torch.device(device)
     # on a CPU, torch's convolutions of so few channels write beyond their memory in channels_last
     method = (
@@ -151,14 +150,14 @@ PLAIN = [of(method, BOTH) for method in METHODS]
 
 
 @pytest.mark.parametrize(("case", "device"), on_cuda(PLAIN, PLAIN[:1]))
-def test_cpu_and_gpu_agree(case: Case, device: str) -> None:
+def test_cpu_gpu_agreement(case: Case, device: str) -> None:
     expected = losses_and_gradients(case, "cpu")
     for channels_last in {False, device == "cuda"}:
         agree(expected, losses_and_gradients(case, device, channels_last))
 
 
 @pytest.mark.parametrize(("case", "device"), on_cuda(PLAIN, PLAIN[:1]))
-def test_a_run_that_goes_on_is_bit_identical(case: Case, device: str) -> None:
+def test_device_resume_bits(case: Case, device: str) -> None:
     """Four steps, and two steps of a method that is then restored into another for two more."""
 
     def state(method: Method, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -197,9 +196,8 @@ def copied(tree: Any) -> Any:
 
 
 @each_device
-def test_views_of_resident_images_are_those_of_the_cpu_and_never_wait(
-    device: str, never_waits: Any
-) -> None:
+def test_resident_view_device_agreement(device: str, never_waits: Any) -> None:
+    """Views of resident images are those of the CPU and never wait."""
     coarse = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     images = (255 * torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")).byte()
 
@@ -227,7 +225,8 @@ def test_views_of_resident_images_are_those_of_the_cpu_and_never_wait(
 
 
 @each_device
-def test_clusters_are_those_of_the_cpu_and_the_same_every_time(device: str) -> None:
+def test_kmeans_device_determinism(device: str) -> None:
+    """Clusters are those of the CPU, and the same every time."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.nn.functional.normalize(
         torch.randn(2000, 16, generator=generator, dtype=torch.float64), dim=1
@@ -251,7 +250,8 @@ def test_clusters_are_those_of_the_cpu_and_the_same_every_time(device: str) -> N
 
 
 @each_device
-def test_memory_banks_hold_what_those_of_the_cpu_do(device: str) -> None:
+def test_memory_bank_devices(device: str) -> None:
+    """Memory banks hold what those of the CPU do."""
     generator = torch.Generator().manual_seed(0)
     index = torch.tensor(
         [3, 7, 3, 0]
@@ -277,7 +277,7 @@ def test_memory_banks_hold_what_those_of_the_cpu_do(device: str) -> None:
 
 
 @each_device
-def test_hard_examples_take_no_more_memory(device: str) -> None:
+def test_hard_example_peak_memory(device: str) -> None:
     """The peak of a step with adversarial and cut-mixed views is at most 1.05 times that of the plain step."""
     peaks = []
     for scheme in ({}, BOTH):
@@ -320,7 +320,7 @@ def test_hard_examples_take_no_more_memory(device: str) -> None:
         ("robust", {"images": 60, "preset": "corruptions"}, 3.0),
     ],
 )
-def test_evaluations_find_on_a_gpu_what_they_find_on_a_cpu(
+def test_evaluation_cpu_gpu_agreement(
     protocol: str, options: dict[str, Any], points: float
 ) -> None:
     """In percent, in fp32: rounding may turn a neighbour or an attack of one image in 360 (100, 60)."""

@@ -40,7 +40,8 @@ def shares(example: Example) -> Tensor:
     return total
 
 
-def test_a_mixture_of_mixtures_is_mixed_as_its_pixels_are(score: Score) -> None:
+def test_nested_mixture_shares(score: Score) -> None:
+    """A mixture of mixtures is mixed as its pixels are."""
     crops = tuple(torch.zeros(B, 3, 4, 4) for _ in range(V))
     example = Example(crops, ((Image(torch.arange(B)), torch.ones(V, B)),), score)
     expected = torch.eye(B).expand(V, B, B)
@@ -61,9 +62,10 @@ def test_a_mixture_of_mixtures_is_mixed_as_its_pixels_are(score: Score) -> None:
 
 
 @pytest.mark.parametrize("branch", [Branch("aux"), Branch("main", training=False)], ids=str)
-def test_a_shared_gradient_is_that_of_the_pass_that_left_it(
+def test_shared_gradient_pass(
     score: Score, branch: Branch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A shared gradient is that of the pass that left it."""
     left = (torch.ones(B, 3, 4, 4),)
     example = Example(
         left, ((Image(torch.arange(B)), torch.ones(1, B)),), score, shared_gradient=left

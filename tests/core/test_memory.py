@@ -10,7 +10,8 @@ CPU = torch.device("cpu")
 MIB = 2**20
 
 
-def test_the_peak_is_what_lives_at_once() -> None:
+def test_peak_bytes_live_tensors() -> None:
+    """The peak is what lives at once."""
     standing = torch.zeros(MIB // 4)
 
     def work() -> None:
@@ -24,7 +25,8 @@ def test_the_peak_is_what_lives_at_once() -> None:
     assert peak_bytes(work, CPU, [standing]) == 9 * MIB
 
 
-def test_what_autograd_keeps_counts_and_what_was_there_does_not() -> None:
+def test_peak_bytes_autograd() -> None:
+    """What autograd keeps counts, and what was there before does not."""
     weight = torch.ones(MIB // 4, requires_grad=True)
 
     def work() -> None:

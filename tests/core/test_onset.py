@@ -55,7 +55,8 @@ class Run:
 
 
 @pytest.mark.parametrize("case", LATE, ids=str)
-def test_until_it_sets_in_a_run_is_the_plain_one_and_resumes_on_both_sides(case: Case) -> None:
+def test_onset_plain_run_resume(case: Case) -> None:
+    """Until hard examples start, a run is the plain one; it resumes on both sides."""
     plain = Run(replace(case, hard_examples={})).steps(0, 2)
     late = Run(case).steps(0, 2)
     assert late.calls == plain.calls
@@ -74,7 +75,8 @@ def test_until_it_sets_in_a_run_is_the_plain_one_and_resumes_on_both_sides(case:
         assert all(torch.equal(value, resumed[name]) for name, value in whole.items())
 
 
-def test_its_batch_norms_begin_as_the_main_ones_are_then() -> None:
+def test_onset_auxiliary_batch_norms() -> None:
+    """The auxiliary batch norms begin as the main ones are at the onset."""
     run = Run(Case("moco", {}, {"adversarial": {"start": 0.5}})).steps(0, 2)
     norms = [
         module
@@ -99,7 +101,8 @@ def test_its_batch_norms_begin_as_the_main_ones_are_then() -> None:
     assert not any(torch.equal(norm.aux.weight, norm.weight) for norm in norms)
 
 
-def test_weights_are_a_mean_over_the_terms_that_are_there() -> None:
+def test_onset_term_weights() -> None:
+    """Weights are a mean over the terms that are there."""
     case = Case(
         "moco", {}, {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}}
     )
@@ -131,7 +134,8 @@ def parts(objective: Objective, step: int) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_the_whole_batch_is_clean_until_the_first_sets_in(split: bool) -> None:
+def test_onset_clean_batch(split: bool) -> None:
+    """The whole batch is clean until the first hard example starts."""
     hard = {"cutmix": {"fraction": 0.25, "start": 0.25}, "mixup": {"fraction": 0.25, "start": 0.5}}
     case = Case("moco", {}, hard)
     config = ObjectiveConfig(split=split, clean_fraction=0.5, reduction="mean")

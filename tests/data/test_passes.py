@@ -41,7 +41,8 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
         loader.close()
 
 
-def test_a_pass_over_views_is_like_an_epoch_and_comes_again(make: Any) -> None:
+def test_view_pass(make: Any) -> None:
+    """A pass over views is like an epoch, and comes again."""
     passes: Passes = make().passes(3)
     batches = list(passes.views())
     found = [[crop.shape for crop in batch.crops] for batch in batches]
@@ -52,7 +53,8 @@ def test_a_pass_over_views_is_like_an_epoch_and_comes_again(make: Any) -> None:
         assert all(same(left, right) for left, right in zip(batches, again, strict=True))
 
 
-def test_views_of_a_pass_are_none_that_another_pass_or_training_shows(make: Any) -> None:
+def test_view_pass_independence(make: Any) -> None:
+    """Views of a pass are none that another pass or training shows."""
     loader = make()
     passes = [list(loader.passes(epoch).views()) for epoch in (0, 1)]
     epochs = [list(loader.epoch(epoch)) for epoch in (0, 1)]
@@ -67,9 +69,8 @@ def test_views_of_a_pass_are_none_that_another_pass_or_training_shows(make: Any)
 
 
 @pytest.mark.parametrize("world", [1, 4])
-def test_processes_see_every_image_once_as_evaluation_does(
-    make: Any, monkeypatch: pytest.MonkeyPatch, world: int
-) -> None:
+def test_image_pass_shares(make: Any, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+    """Processes see every image once, as evaluation does."""
     shares = []
     for _ in each_process(world, monkeypatch):
         loader = make()
@@ -88,7 +89,8 @@ def test_processes_see_every_image_once_as_evaluation_does(
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
-def test_passes_leave_the_batches_and_workers_of_training_alone(tmp_path: Path) -> None:
+def test_pass_isolation(tmp_path: Path) -> None:
+    """Passes leave the batches and workers of training alone."""
     source = photographs(tmp_path / "photographs", COUNT)
     expected = list(loader_of(source, BATCH).epoch(0))
     before = set(multiprocessing.active_children())

@@ -49,7 +49,8 @@ def weights(tmp_path: Path) -> str:
     return str(save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path / "start.safetensors"))
 
 
-def test_two_processes_adapt_as_one_does(weights: str, tmp_path: Path) -> None:
+def test_two_process_adapt(weights: str, tmp_path: Path) -> None:
+    """Two processes adapt as one does."""
     adapt(request(weights, **LENGTH), tmp_path / "one")
     run_together(2, adapted, weights, str(tmp_path / "two"))
     states = [
@@ -65,5 +66,6 @@ def test_two_processes_adapt_as_one_does(weights: str, tmp_path: Path) -> None:
     assert (tmp_path / "two" / "winner.safetensors").is_file()
 
 
-def test_a_mistake_is_said_by_the_main_process(weights: str, tmp_path: Path) -> None:
+def test_main_process_error(weights: str, tmp_path: Path) -> None:
+    """A mistake is said by the main process."""
     run_together(2, both, weights, str(tmp_path / "out"))

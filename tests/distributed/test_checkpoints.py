@@ -61,7 +61,8 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
     return bank, run_together(2, work, str(home))
 
 
-def test_each_has_its_rows_of_the_newest_good_one(both: Both) -> None:
+def test_newest_good_checkpoint_rows(both: Both) -> None:
+    """Each process has its rows of the newest good checkpoint."""
     bank, found = both
     assert [one["path"] for one in found] == ["step-00000010.pt"] * 2
     assert torch.equal(torch.cat([one["rows"] for one in found]), bank)
@@ -70,7 +71,8 @@ def test_each_has_its_rows_of_the_newest_good_one(both: Both) -> None:
     assert [one["none"] for one in found] == [None, None]
 
 
-def test_the_main_one_compares_and_the_others_read_what_they_take(both: Both) -> None:
+def test_checkpoint_bytes_read(both: Both) -> None:
+    """The main process compares, and the others read what they take."""
     bank, found = both
     assert found[0]["opened"] > 0.9 * bank.nbytes
     assert found[1]["opened"] < 0.1 * bank.nbytes
@@ -78,6 +80,7 @@ def test_the_main_one_compares_and_the_others_read_what_they_take(both: Both) ->
 
 
 @pytest.mark.parametrize("name", ["other", "absent"])
-def test_files_that_differ_are_noticed_by_both(both: Both, name: str) -> None:
+def test_differing_checkpoint_files(both: Both, name: str) -> None:
+    """Both processes notice files that differ."""
     for one in both[1]:
         assert "processes see different checkpoints" in one[name]

@@ -20,7 +20,8 @@ def compared() -> str:
     return json.dumps(compare(request).record)
 
 
-def test_two_processes_compare_as_one_does() -> None:
+def test_two_process_compare() -> None:
+    """Two processes compare as one does."""
     one = json.loads(run_together(1, compared)[0])
     two = json.loads(run_together(2, compared)[0])
     assert one["images"] > 256  # two batches or more

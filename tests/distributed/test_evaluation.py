@@ -69,9 +69,7 @@ def work(
 
 
 @pytest.mark.parametrize(("protocol", "count"), [("knn", 3), ("linear", 2)])
-def test_shares_are_joined_to_what_one_process_extracts(
-    tmp_path: Path, protocol: str, count: int
-) -> None:
+def test_feature_extraction_shares(tmp_path: Path, protocol: str, count: int) -> None:
     """26 and 10 images in batches of 4, one of them broken: 7 and 3 batches, the last ones smaller."""
     data = photographs(tmp_path / "photos", ("train/bee/03.png",))
     backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
@@ -113,7 +111,8 @@ def fails(backbone: str, data: str, said: str, lacking: bool) -> None:
 @pytest.mark.parametrize(
     "problem", ["no source", "a helper has none", "broken in the helper's share", "no image"]
 )
-def test_a_mistake_ends_the_evaluation_in_all_processes(tmp_path: Path, problem: str) -> None:
+def test_evaluation_error_all_processes(tmp_path: Path, problem: str) -> None:
+    """A mistake ends the evaluation in all processes."""
     broken = {"broken in the helper's share": [*FILES][4:6], "no image": [*FILES]}.get(problem, [])
     data = photographs(tmp_path / "photos", tuple(broken))
     backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
@@ -132,5 +131,6 @@ def crashes() -> None:
         collective.from_main(work)
 
 
-def test_helpers_do_not_wait_for_a_main_process_that_failed() -> None:
+def test_failed_main_process() -> None:
+    """Helpers do not wait for a main process that failed."""
     run_together(2, crashes)

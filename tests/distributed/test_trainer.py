@@ -96,9 +96,8 @@ def found(home: Path) -> Found:
     return run_together(2, work, str(home))
 
 
-def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
-    found: Found, tmp_path: Path
-) -> None:
+def test_two_process_weights(found: Found, tmp_path: Path) -> None:
+    """Both processes hold the weights of one process with two groups."""
     alone = trainer(tmp_path / "alone")
     alone.run()
     for name, value in parameters(alone).items():
@@ -106,7 +105,8 @@ def test_both_hold_the_same_weights_and_those_of_one_process_with_two_groups(
         torch.testing.assert_close(found[0]["whole"][name], value, rtol=1e-8, atol=1e-9, msg=name)
 
 
-def test_losses_are_averaged_over_processes(home: Path, tmp_path: Path) -> None:
+def test_averaged_losses(home: Path, tmp_path: Path) -> None:
+    """Losses are averaged over processes."""
     trainer(tmp_path / "alone").run()
 
     both_losses = [line["loss/std"] for line in metric_lines(home / "whole", "train")]
@@ -114,22 +114,25 @@ def test_losses_are_averaged_over_processes(home: Path, tmp_path: Path) -> None:
     assert both_losses == pytest.approx(losses, rel=1e-5)
 
 
-def test_one_process_writes_the_files(home: Path) -> None:
+def test_single_writer_process(home: Path) -> None:
+    """One process writes the files."""
     assert {path.name for path in (home / "whole").iterdir()} == {"checkpoints", METRICS}
     assert (
         checkpoints.newest_good(home / "whole" / "checkpoints", pytest.fail)[1]["world_size"] == 2
     )
 
 
-def test_a_signal_to_one_stops_both_at_the_same_step(home: Path, found: Found) -> None:
+def test_signal_stop_step(home: Path, found: Found) -> None:
+    """A signal to one process stops both at the same step."""
     assert found[0]["stopped"] == found[1]["stopped"] == (143, 4)
     assert checkpoints.path_of(home / "stopped" / "checkpoints", 4).exists()
 
 
-def test_a_loss_that_is_not_finite_in_one_stops_both(found: Found) -> None:
+def test_nonfinite_loss_stop(found: Found) -> None:
+    """A loss that is not finite in one process stops both."""
     assert found[0]["nan"] == found[1]["nan"] == (7, "adversarial")
 
 
-def test_each_goes_on_with_its_own_losses(found: Found) -> None:
+def test_own_loss_window(found: Found) -> None:
     """A checkpoint between two log lines holds the sums of both."""
     assert [result["window"].tolist() for result in found] == [[0.0, 0.0], [1.0, 2.0]]

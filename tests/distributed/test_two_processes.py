@@ -174,7 +174,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", cases())
-def test_two_processes_equal_one(two: list[dict[str, Any]], name: str) -> None:
+def test_two_process_law(two: list[dict[str, Any]], name: str) -> None:
     """Gradients, parameters, statistics, queues and banks; identical on both processes where both hold them."""
     one = train(cases()[name])
     first, second = (results[name] for results in two)
@@ -189,9 +189,7 @@ def test_two_processes_equal_one(two: list[dict[str, Any]], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", plain_cases())
-def test_a_checkpoint_goes_on_in_another_number_of_processes(
-    two: list[dict[str, Any]], name: str
-) -> None:
+def test_checkpoint_process_count(two: list[dict[str, Any]], name: str) -> None:
     """Clusters, queues and banks included: written by one and read by two, and the other way round."""
     case = plain_cases()[name]
     one = go_on(case, train(case))

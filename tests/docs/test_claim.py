@@ -43,14 +43,16 @@ def carried_out(knn: dict[tuple[str, str, float, int], float] | None = None) -> 
     return rows
 
 
-def test_highest_score_and_of_equal_ones_the_smallest_rate() -> None:
+def test_best_rate_choice() -> None:
+    """The highest score wins, and of equal ones the smallest rate."""
     found = plan.best({0.12: 51.0, 0.06: 51.0, 0.03: 50.0})
     assert found == 0.06
     assert plan.best({0.12: None, 0.06: 10.0}) == 0.06
     assert plan.best({0.12: None, 0.06: None}) == 0.06
 
 
-def test_extension_at_the_edges_of_the_grid_once() -> None:
+def test_grid_extension() -> None:
+    """A grid is extended at its edges, once."""
     grid = (0.03, 0.06, 0.12)
     found = plan.extension({0.03: 3.0, 0.06: 2.0, 0.12: 1.0}, grid)
     assert found == 0.015
@@ -59,7 +61,7 @@ def test_extension_at_the_edges_of_the_grid_once() -> None:
     assert plan.extension({0.03: 1.0, 0.06: 2.0, 0.12: 3.0, 0.24: 4.0}, grid) == 0.24
 
 
-def test_common_rate() -> None:
+def test_common_learning_rate() -> None:
     plain = {0.06: 50.0, 0.12: 52.0}
     adversarial = {0.06: 49.0, 0.12: 46.0}
     assert plan.common(plain, adversarial) == 0.06  # 99 against 98
@@ -68,7 +70,7 @@ def test_common_rate() -> None:
     assert plan.common({0.06: 50.0, 0.12: 50.0}, {0.06: 50.0, 0.12: 50.0}) == 0.06
 
 
-def test_dose() -> None:
+def test_attack_dose() -> None:
     found = plan.dose_of({1.0: 0.5, 2.0: 1.1, 3.0: 1.5})
     assert found == 2.0
     assert plan.dose_of({1.0: 0.5, 8.0: 0.9}) == 8.0
@@ -83,7 +85,8 @@ def test_adjusted_p_values() -> None:
     assert plan.holm([0.9, 0.2, 0.01]) == pytest.approx([0.9, 0.4, 0.03])
 
 
-def test_paired_interval_and_p_value_agree_with_scipy() -> None:
+def test_paired_interval_and_p_value() -> None:
+    """The interval and the p-value agree with scipy."""
     a, b = np.random.default_rng(0).normal(size=(2, 5))
     expected = stats.ttest_rel(a, b)
     contrast = plan.Contrast(tuple((a - b).tolist()))
@@ -96,7 +99,8 @@ def test_paired_interval_and_p_value_agree_with_scipy() -> None:
     assert plan.Contrast((0.0, 0.0)).p == 1.0
 
 
-def test_intervals_exclude_zero_exactly_if_holm_rejects() -> None:
+def test_holm_interval_duality() -> None:
+    """Intervals exclude zero exactly if Holm rejects."""
     generator = np.random.default_rng(1)
     for _ in range(300):
         pair = []
@@ -123,12 +127,14 @@ def test_intervals_exclude_zero_exactly_if_holm_rejects() -> None:
         ((1.0,), (1.0,), ("open",)),
     ],
 )
-def test_reading(h1: tuple[float, ...], h2: tuple[float, ...], expected: tuple[str, ...]) -> None:
+def test_hypothesis_reading(
+    h1: tuple[float, ...], h2: tuple[float, ...], expected: tuple[str, ...]
+) -> None:
     found = plan.reading(plan.Contrast(h1), plan.Contrast(h2))
     assert found == expected
 
 
-def test_order_and_number_of_units() -> None:
+def test_unit_order_and_number() -> None:
     rows = carried_out()
     order = list(dict.fromkeys(row["step"] for row in rows))
     expected = ["rates", "dose", *list(plan.STEPS)[1:]]
@@ -149,7 +155,8 @@ def test_order_and_number_of_units() -> None:
     assert plan.rates(rows, "long")["plain"] == 0.0075
 
 
-def test_common_rate_is_trained_too_if_it_is_not_an_arms_own() -> None:
+def test_common_rate_training() -> None:
+    """The common rate is trained too if it is not an arm's own."""
     scores = {
         ("rates", "plain", 0.06, 100): 60.0,
         ("rates", "adversarial-1", 0.12, 100): 55.0,
@@ -165,7 +172,8 @@ def test_common_rate_is_trained_too_if_it_is_not_an_arms_own() -> None:
     assert second == ("plain", 0.06)
 
 
-def test_units_continue_after_any_row_and_in_the_same_order() -> None:
+def test_unit_continuation_order() -> None:
+    """Units continue after any row, in the same order."""
     rows = carried_out()
     names = [plan.unit_of(row) for row in rows]
     for count in range(0, len(rows), 7):
@@ -174,7 +182,8 @@ def test_units_continue_after_any_row_and_in_the_same_order() -> None:
     assert all(plan.is_made(unit, rows, HERE) for unit in plan.units(rows))
 
 
-def test_futility_only_after_three_negative_differences() -> None:
+def test_futility_stop() -> None:
+    """Futility is declared only after three negative differences."""
     scores = {("small", "placebo-aux", 0.0075, seed): 51.0 for seed in range(5)}
     seeds = {row["seed"] for row in carried_out(scores) if row["step"] == "small"}
     assert seeds == {0, 1, 2}
@@ -183,7 +192,9 @@ def test_futility_only_after_three_negative_differences() -> None:
     assert seeds == {0, 1, 2, 3, 4}
 
 
-def test_pairs_of_one_kind_of_machine_and_the_older_of_two() -> None:
+def test_machine_pairs() -> None:
+    """Pairs are of one kind of machine; of two rows the older counts."""
+
     def unit(arm: str, seed: int) -> plan.Unit:
         return plan.Unit("small", arm, 0.06, seed)
 
@@ -201,7 +212,8 @@ def test_pairs_of_one_kind_of_machine_and_the_older_of_two() -> None:
     assert plan.differences(rows, "small", *sides) == {1: 7.0}
 
 
-def test_test_seed_of_another_kind_of_machine_is_held_back() -> None:
+def test_other_machine_seed() -> None:
+    """A test seed that began on another kind of machine is held back."""
     begun = [made(plan.Unit("small", "plain", 0.06, 0))]
     other = plan.Unit("small", "adversarial-1", 0.06, 0)
     assert plan.held_back(other, begun, ELSEWHERE)
@@ -213,7 +225,8 @@ def test_test_seed_of_another_kind_of_machine_is_held_back() -> None:
     assert not plan.is_made(plan.unit_of(begun[0]), begun, ELSEWHERE)
 
 
-def test_page_only_with_rows_of_the_main_test(tmp_path: Path, capsys: Any) -> None:
+def test_page_without_main_rows(tmp_path: Path, capsys: Any) -> None:
+    """There is a page only with rows of the main test."""
     rows = carried_out()
     choices = [row for row in rows if row["step"] in ("rates", "dose", "small-rates")]
     report.write(choices, tmp_path)
@@ -221,7 +234,8 @@ def test_page_only_with_rows_of_the_main_test(tmp_path: Path, capsys: Any) -> No
     assert "no page" in capsys.readouterr().out
 
 
-def test_page_and_plot_are_rebuilt_without_a_change(tmp_path: Path) -> None:
+def test_page_and_plot_rebuild(tmp_path: Path) -> None:
+    """Page and plot are rebuilt without a change."""
     generator = np.random.default_rng(0)
     rows = carried_out()
     for row in rows:
@@ -243,7 +257,8 @@ def test_page_and_plot_are_rebuilt_without_a_change(tmp_path: Path) -> None:
     assert "50,000 images, 100 epochs" in text
 
 
-def test_held_out_images_are_not_trained_on(tmp_path: Path) -> None:
+def test_held_out_images(tmp_path: Path) -> None:
+    """Held-out images are not trained on."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 

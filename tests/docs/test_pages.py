@@ -123,7 +123,7 @@ def make_photographs(folder: Path) -> None:
 @pytest.mark.parametrize(
     "page", [*PAGES, ROOT / "docs/first-steps.ipynb"], ids=lambda page: page.name
 )
-def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_blocks(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make_photographs(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hexa_paper.benchmark.LEAST_SECONDS", 0.0)
@@ -148,7 +148,7 @@ def test_every_block_runs(page: Path, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_commands_of_skipped_blocks_are_at_least_understood(page: Path) -> None:
+def test_skipped_block_commands(page: Path) -> None:
     """Options and recipes are looked up even where a command would take too long or too many processes."""
     _, parsers = cli.build_parser()
     for block in blocks_of(page):
@@ -162,7 +162,7 @@ def test_commands_of_skipped_blocks_are_at_least_understood(page: Path) -> None:
                 recipes.get(arguments[1])
 
 
-def test_calls_beside_commands_fit_their_functions() -> None:
+def test_tab_call_signatures() -> None:
     """What a tab shows beside a command is not run again, but has arguments that its functions take."""
     blocks = [
         block for page in PAGES for block in blocks_of(page) if block.reason == "as beside it"
@@ -194,19 +194,21 @@ def test_calls_beside_commands_fit_their_functions() -> None:
 @pytest.mark.parametrize(
     "page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=lambda page: page.name
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_page_links(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_generated_parts_are_those_of_the_code_and_of_the_results(page: Path) -> None:
+def test_generated_parts_content(page: Path) -> None:
+    """Generated parts are those of the code and of the results."""
     text = page.read_text(encoding="utf-8")
     assert generated.filled(text) == text, "run: python -m docs.generated"
 
 
-def test_every_generated_part_is_on_a_page() -> None:
+def test_generated_parts_coverage() -> None:
+    """Every generated part is on a page."""
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert {found["name"] for found in generated.BLOCK.finditer(text)} == set(generated.GENERATED)
     assert text.count("<!-- generated:") == len(
@@ -214,7 +216,7 @@ def test_every_generated_part_is_on_a_page() -> None:
     )  # none is left open
 
 
-def test_the_command_of_every_recipe_is_its_own() -> None:
+def test_recipe_commands() -> None:
     """They are listed, not run: most would take days."""
     for one in recipes.describe():
         words = shlex.split(one["command"])
@@ -224,7 +226,7 @@ def test_the_command_of_every_recipe_is_its_own() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_fields_in_tables_exist(page: Path) -> None:
+def test_table_fields(page: Path) -> None:
     """A field named in a table of the docs is one of some recipe."""
     from hexa.cli import fields
 
@@ -241,7 +243,7 @@ def test_fields_in_tables_exist(page: Path) -> None:
             assert named in known, f"{page.name}: {named}"
 
 
-def test_files_of_the_architecture_exist() -> None:
+def test_architecture_files() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     named = re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|yaml))`", text)
     assert len(named) > 30
@@ -252,7 +254,7 @@ def test_files_of_the_architecture_exist() -> None:
     ] == []
 
 
-def test_runs_of_a_readers_own_file_are_looked_at_with_trust() -> None:
+def test_reader_file_trust() -> None:
     """Another test has imported the file already, which a reader's command has not."""
     for page in ("add-a-method", "add-a-hard-example"):
         shown = (ROOT / f"docs/{page}.md").read_text()

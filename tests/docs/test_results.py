@@ -52,21 +52,21 @@ def is_here(commit: str) -> bool:
     return git("merge-base", "--is-ancestor", commit, "HEAD").returncode == 0
 
 
-def test_every_commit_that_a_result_names_is_clean_and_in_this_branch() -> None:
+def test_result_commits() -> None:
+    """Every commit that a result names is clean and in this branch."""
     lost = {commit for commit, _ in NAMED if not is_here(commit)}
     assert lost == set(), "run it again from a clean commit of this branch"
 
 
-def test_a_commit_that_is_not_here_is_found() -> None:
+def test_missing_commit() -> None:
     assert is_here("HEAD~1")
     assert not is_here("0" * 40)
     assert not is_here(git("rev-parse", "HEAD").stdout.decode().strip() + "-dirty")
 
 
 @pytest.mark.parametrize(("commit", "source"), sorted(pair for pair in NAMED if pair[1]))
-def test_a_result_was_made_by_the_code_of_its_commit(
-    commit: str, source: str, tmp_path: Path
-) -> None:
+def test_result_source_hash(commit: str, source: str, tmp_path: Path) -> None:
+    """A result was made by the code of its commit."""
     with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "src/hexa").stdout)) as archive:
         archive.extractall(tmp_path, filter="data")
     assert source_hash(tmp_path / "src" / "hexa") == source
@@ -75,14 +75,15 @@ def test_a_result_was_made_by_the_code_of_its_commit(
 @pytest.mark.parametrize(
     "values", [[5.0, 6.0, 6.5], [1.4, 5.8, 10.2], [-1.0, -1.2, -0.8, -1.1, -0.9]]
 )
-def test_a_change_has_its_interval_and_a_mark_where_that_includes_0(values: list[float]) -> None:
+def test_change_interval_mark(values: list[float]) -> None:
+    """A change has its interval, and a mark if that includes 0."""
     low, high = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     said = f"{sum(values) / len(values):+.1f} ± {(high - low) / 2:.1f}{'†' * bool(low <= 0 <= high)} ({len(values)})"
     found = _mean_changes([[value] for value in values])
     assert found == said.replace("-", "−")
 
 
-def test_intervals_are_over_images_and_seeds() -> None:
+def test_image_and_seed_intervals() -> None:
     """Of equal seeds it is that of images, of equal images that of seeds, and of both the root of the sum of squares."""
     right = np.arange(400) < 100
     error = 100 * right.std(ddof=1) / 20
@@ -98,11 +99,13 @@ def test_intervals_are_over_images_and_seeds() -> None:
     assert both == pytest.approx(expected)
 
 
-def test_one_seed_shows_nothing() -> None:
+def test_single_seed_mark() -> None:
+    """One seed shows nothing."""
     assert _mean_changes([[3.0, -0.01]]) == "+3.0† / +0.0† (1)"
 
 
-def test_the_first_page_has_gains_whose_interval_excludes_0() -> None:
+def test_first_page_gains() -> None:
+    """The gains on the first page have intervals that exclude 0."""
     _, _, *rows = strongest().splitlines()
     assert rows
     for row in rows:

@@ -59,7 +59,8 @@ class Loads(HTMLParser):
             self.found.append(loads)
 
 
-def test_it_builds_and_loads_nothing_from_elsewhere(copy: Path) -> None:
+def test_site_build(copy: Path) -> None:
+    """The site builds and loads nothing from elsewhere."""
     done = build(copy)
     assert done.returncode == 0, done.stderr
     pages = sorted((copy / "build/site").rglob("*.html"))
@@ -82,7 +83,8 @@ def test_it_builds_and_loads_nothing_from_elsewhere(copy: Path) -> None:
     ["[x](nowhere.md)", "[x](methods.md#no-such-heading)", "::: hexa.no_such_module"],
     ids=["page", "heading", "module"],
 )
-def test_what_leads_nowhere_stops_it(copy: Path, broken: str) -> None:
+def test_broken_site_links(copy: Path, broken: str) -> None:
+    """A target that does not exist stops the build."""
     page = copy / "docs" / "index.md"
     before = page.read_text(encoding="utf-8")
     page.write_text(f"{before}\n{broken}\n", encoding="utf-8")

@@ -25,7 +25,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return speedrun
 
 
-def test_records(script: ModuleType) -> None:
+def test_speedrun_records(script: ModuleType) -> None:
     for name, one in script.tracks().items():
         begins = {"start.weights": "timm:resnet18"} if one.starts else {}
         assert override(recipes.get(one.recipe), one.fields | begins).recipe == one.recipe, name

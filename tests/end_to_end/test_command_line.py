@@ -54,7 +54,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Path) -> None:
+def test_config_roundtrip_weights(finished: Path, tmp_path: Path) -> None:
+    """The config of a run, fed back, gives the same weights."""
     again = tmp_path / "again"
     quick = ["--training.report", "false", "--training.tensorboard", "false"]
     assert (
@@ -66,7 +67,8 @@ def test_its_config_fed_back_gives_the_same_weights(finished: Path, tmp_path: Pa
     assert hexa.load_backbone(again).content_hash() == hexa.load_backbone(finished).content_hash()
 
 
-def test_evaluate_keeps_the_result_with_its_protocol(finished: Path, tmp_path: Path) -> None:
+def test_evaluate_result_file(finished: Path, tmp_path: Path) -> None:
+    """The result is kept with its protocol."""
     out = tmp_path / "knn.json"
     assert (
         cli.main(
@@ -92,7 +94,8 @@ def test_evaluate_keeps_the_result_with_its_protocol(finished: Path, tmp_path: P
     ]
 
 
-def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) -> None:
+def test_embed_arrays(finished: Path, tmp_path: Path) -> None:
+    """Features, labels and paths are written."""
     out = tmp_path / "features.npz"
     assert cli.main(["embed", str(finished), "--data", "digits#test", "--out", str(out)]) == 0
     with np.load(out) as arrays:
@@ -106,7 +109,8 @@ def test_embed_writes_features_labels_and_paths(finished: Path, tmp_path: Path) 
     assert np.ptp(features, axis=0).max() > 0
 
 
-def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path) -> None:
+def test_visualize_and_report_files(finished: Path, tmp_path: Path) -> None:
+    """Each command writes one file."""
     picture = tmp_path / "picture.png"
     page = tmp_path / "page.html"
     assert (
@@ -132,9 +136,8 @@ def test_visualize_and_report_write_one_file_each(finished: Path, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.html", "picture.png"]
 
 
-def test_the_demo_prints_its_table_and_replaces_nothing(
-    tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_table(tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo prints its table and replaces nothing."""
     every = load_digits(return_X_y=True)
     monkeypatch.setattr(
         "sklearn.datasets.load_digits", lambda **_: tuple(values[::3] for values in every)
@@ -167,7 +170,7 @@ def test_the_demo_prints_its_table_and_replaces_nothing(
     ]
 
 
-def test_files_of_the_current_folder_are_not_imported(tmp_path: Path) -> None:
+def test_current_folder_imports(tmp_path: Path) -> None:
     """Named like modules, they would be in all processes, those of the SVMs too."""
     for name in ("random", "torch", "numpy", "joblib", "token", "inspect", "queue"):
         (tmp_path / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")

@@ -34,7 +34,8 @@ def pretrained(out: Path, *more: str) -> Path:
     return out
 
 
-def test_a_run_of_a_part_says_so_and_resumes(tmp_path: Path) -> None:
+def test_part_run_resume(tmp_path: Path) -> None:
+    """A run of a part says so and resumes."""
     run = pretrained(tmp_path / "run", *ASKED)
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["images"] == 200
@@ -56,7 +57,8 @@ def test_a_run_of_a_part_says_so_and_resumes(tmp_path: Path) -> None:
     assert load_backbone(cut).content_hash() == whole
 
 
-def test_an_evaluation_learns_from_a_part_and_scores_all(tmp_path: Path, says: Says) -> None:
+def test_part_evaluation(tmp_path: Path, says: Says) -> None:
+    """An evaluation learns from a part and scores all images."""
     out = tmp_path / "result.json"
     said = says("evaluate", "knn", "pixels:8", "--data", "digits", "--out", out, *ASKED).out
     result = json.loads(out.read_text())
@@ -75,5 +77,6 @@ def drawn_by_each() -> list[str]:
     return draw_part(open_source("digits", "train"), 200, 3).paths
 
 
-def test_every_process_draws_the_same(paths: list[str]) -> None:
+def test_part_across_processes(paths: list[str]) -> None:
+    """Every process draws the same images."""
     assert run_together(2, drawn_by_each) == [paths, paths]

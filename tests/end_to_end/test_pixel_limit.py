@@ -15,7 +15,7 @@ from hexa.run.visualize import visualize
 from tests.evaluation.given import QUIET, noise_images
 
 
-def test_the_limit_on_pixels_holds_everywhere(tmp_path: Path) -> None:
+def test_pixel_limit_everywhere(tmp_path: Path) -> None:
     """… among twenty small images of two classes and a large one."""
     files = {f"{'ab'[number % 2]}/{number}.png": (8, 8) for number in range(20)}
     data = noise_images(tmp_path / "images", files | {"a/20.png": (40, 30)})

@@ -82,7 +82,7 @@ def expected(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
     [(SMALL, FULL), (READ_ONLY, NONE), (ABSENT, NONE)],
     ids=["small", "read-only", "absent"],
 )
-def test_training_with_little_shared_memory(
+def test_little_shared_memory(
     photographs: Path, tmp_path: Path, expected: list[object], mounts: str, note: str
 ) -> None:
     out = tmp_path / "run"

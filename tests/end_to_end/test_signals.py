@@ -17,7 +17,8 @@ from tests.end_to_end.endings import RECIPE, STEPS, metric_lines, options
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGUSR1, 138), (signal.SIGUSR2, 140)])
-def test_a_signal_of_a_scheduler_saves_the_run(tmp_path: Path, number: int, code: int) -> None:
+def test_scheduler_signal_save(tmp_path: Path, number: int, code: int) -> None:
+    """A signal of a scheduler saves the run."""
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "hexa", "pretrain", RECIPE, "--out", str(folder), *options()]
     process = subprocess.Popen(

@@ -104,7 +104,7 @@ def kill(run: Torchrun, rank: int) -> None:
     os.kill(run.workers()[rank], signal.SIGKILL)
 
 
-def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, whole: Path) -> None:
+def test_torchrun_kill_and_resume(tmp_path: Path, whole: Path) -> None:
     """The second kill finds no restarts left: the run ends by itself, in one line that says how to continue."""
     folder = tmp_path / "run"
     with contextlib.closing(training(folder, restarts=1)) as run:
@@ -126,7 +126,7 @@ def test_killed_started_again_by_torchrun_killed_and_resumed(tmp_path: Path, who
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path, number: signal.Signals) -> None:
+def test_torchrun_stop_signal(tmp_path: Path, whole: Path, number: signal.Signals) -> None:
     """Every worker is asked twice: by a scheduler, which signals all processes of a job, and by torchrun."""
     folder = tmp_path / "run"
     with contextlib.closing(training(folder)) as run:
@@ -144,9 +144,8 @@ def test_asked_to_stop_it_saves(tmp_path: Path, whole: Path, number: signal.Sign
     assert_same_end(folder, whole)
 
 
-def test_a_folder_of_another_run_is_refused_however_often_torchrun_tries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchrun_foreign_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of another run is refused however often torchrun tries."""
     experiments.dump(recipes.get(RECIPE), tmp_path / "config.yaml")
     (tmp_path / "environment.json").write_text('{"launcher": "another"}')
     (tmp_path / "metrics.jsonl").write_text('{"event": "train"}\n')

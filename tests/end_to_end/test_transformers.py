@@ -105,7 +105,7 @@ def used_everywhere(weights: str, size: int, folder: Path, says: Says) -> None:
 
 
 @pytest.mark.parametrize(("name", "options", "size"), NETWORKS, ids=[one[0] for one in NETWORKS])
-def test_a_network_of_timm_at_a_small_size(
+def test_timm_small_sizes(
     name: str, options: dict[str, Any], size: int, tmp_path: Path, says: Says
 ) -> None:
     blocks(tmp_path / "images", 64)
@@ -113,7 +113,7 @@ def test_a_network_of_timm_at_a_small_size(
     used_everywhere(stored(tmp_path, name, options), size, tmp_path, says)
 
 
-def test_our_own_transformer(real_data: Any, tmp_path: Path, says: Says) -> None:
+def test_own_transformer(real_data: Any, tmp_path: Path, says: Says) -> None:
     """DINO on CIFAR-10 for a few steps, then everything at another size."""
     source = f"parquet:{real_data('cifar10/train.parquet').parent}"
     run = tmp_path / "run"

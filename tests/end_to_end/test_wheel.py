@@ -92,7 +92,8 @@ def members(wheel: Path) -> dict[str, bytes]:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
+def test_wheel_members(checkout: Path) -> None:
+    """The wheel holds the package and nothing else."""
     found = members(checkout / f"dist/{STEM}-py3-none-any.whl")
     sources = checkout / "src"
     package = {
@@ -110,7 +111,8 @@ def test_the_wheel_holds_the_package_and_nothing_else(checkout: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_wheel_works_in_an_environment_of_its_own(checkout: Path, tmp_path: Path) -> None:
+def test_wheel_own_environment(checkout: Path, tmp_path: Path) -> None:
+    """The wheel works in an environment of its own."""
     environment = installed(checkout, tmp_path, "--constraint", ROOT / "constraints.txt")
 
     def command(*arguments: str, status: int = 0) -> str:
@@ -136,7 +138,7 @@ def test_the_wheel_works_in_an_environment_of_its_own(checkout: Path, tmp_path: 
     assert f"{environment.relative_to(tmp_path)}/python 'onnx>=1.17' 'onnxscript" in refusal
 
 
-def test_the_wheel_works_beside_the_packages_that_are_here(checkout: Path, tmp_path: Path) -> None:
+def test_wheel_shared_packages(checkout: Path, tmp_path: Path) -> None:
     """What it asks for is another test's: tests/test_imports.py compares that with what is imported."""
     programs = installed(checkout, tmp_path, "--no-deps")
     (packages,) = (tmp_path / "venv").glob("lib/*/site-packages")

@@ -43,7 +43,8 @@ def by_hand(scores: NDArray[np.float64], positive: NDArray[np.bool_]) -> tuple[f
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("ties", [False, True])
-def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
+def test_average_precision_loop(seed: int, ties: bool) -> None:
+    """Average precision is that of a loop, and of scikit-learn where the rules agree."""
     generator = np.random.default_rng(seed)
     scores = generator.normal(size=40)
     if ties:
@@ -62,7 +63,8 @@ def test_average_precision_is_that_of_a_loop(seed: int, ties: bool) -> None:
     assert area >= average_precision_score(positive, scores) - 1e-12
 
 
-def test_recall_counts_what_has_no_score() -> None:
+def test_recall_unscored_positives() -> None:
+    """Recall counts what has no score."""
     precision, recall = precision_recall(np.array([0.9, 0.5]), np.array([True, False]), 4)
     assert precision.tolist() == [1.0, 0.5]
     assert recall.tolist() == [0.25, 0.25]
@@ -71,7 +73,8 @@ def test_recall_counts_what_has_no_score() -> None:
     )
 
 
-def test_recall_that_ends_early_counts_no_further() -> None:
+def test_recall_early_end() -> None:
+    """Recall that ends early counts no further."""
     found = interpolated_area(np.array([1.0, 0.5]), np.array([0.2, 0.2]))
     assert found == pytest.approx(0.2)
     assert eleven_point(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(3 / 11)

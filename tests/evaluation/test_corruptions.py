@@ -50,7 +50,8 @@ def levels(images: Tensor, expected: list[Array]) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_is_valid_seeded_per_image_and_grows_with_severity(kind: str) -> None:
+def test_corruption_range_seed_severity(kind: str) -> None:
+    """Each is valid, seeded per image, and grows with severity."""
     for size in (16, 32, 72):
         images = pictures(4, size)
         made = [corrupt(kind, images, severity, streams(4)) for severity in (1, 3, 5)]
@@ -68,7 +69,7 @@ def test_each_is_valid_seeded_per_image_and_grows_with_severity(kind: str) -> No
 @pytest.mark.parametrize(
     ("sigma", "border", "truncate"), [(0.7, "nearest", 4), (1.9, "reflect", 3), (21, "reflect", 3)]
 )
-def test_smoothing_is_that_of_scipy(
+def test_scipy_smoothing(
     sigma: float, border: Literal["nearest", "reflect"], truncate: float
 ) -> None:
     images = pictures()
@@ -81,7 +82,8 @@ def test_smoothing_is_that_of_scipy(
 
 
 @pytest.mark.parametrize(("radius", "alias"), [(1.5, 0.1), (3, 0.5), (8, 0.5), (10, 0.5)])
-def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
+def test_defocus_kernel(radius: float, alias: float) -> None:
+    """Defocus is a softened disk."""
     reach = 8 if radius <= 8 else math.ceil(radius)
     grid = np.arange(-reach, reach + 1)
     disk = (grid[:, None] ** 2 + grid**2 <= radius**2).astype(float)
@@ -99,7 +101,8 @@ def test_defocus_is_a_softened_disk(radius: float, alias: float) -> None:
     assert found < 1e-3
 
 
-def test_glass_copies_pixel_after_pixel() -> None:
+def test_glass_blur_loop() -> None:
+    """Glass blur copies pixel after pixel."""
     images = pictures(size=12)
     sigma = 0.7
     reach = 2
@@ -124,7 +127,7 @@ def test_glass_copies_pixel_after_pixel() -> None:
     assert found < 1e-3
 
 
-def test_motion_follows_its_line() -> None:
+def test_motion_blur_line() -> None:
     images = pictures(size=16)
     radius = 4
     sigma = 2.0
@@ -148,7 +151,7 @@ def test_motion_follows_its_line() -> None:
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.07, 1.25, 2.5])
-def test_zoom_is_that_of_scipy(factor: float) -> None:
+def test_scipy_zoom(factor: float) -> None:
     part = math.ceil(32 / factor)
     top = (32 - part) // 2
     expected = []
@@ -161,7 +164,8 @@ def test_zoom_is_that_of_scipy(factor: float) -> None:
     assert levels(blurs.zoomed(pictures(), factor), expected) < 1e-2
 
 
-def test_an_elastic_transform_samples_where_scipy_does() -> None:
+def test_elastic_transform_samples() -> None:
+    """An elastic transform samples where SciPy does."""
     images = pictures()
     alpha = 3.0
     sigma = 2.0
@@ -197,7 +201,8 @@ def test_an_elastic_transform_samples_where_scipy_does() -> None:
     assert found < 0.05
 
 
-def test_brightness_moves_the_value_alone() -> None:
+def test_brightness_value() -> None:
+    """Brightness moves the value (of HSV) alone."""
     images = pictures(1, 8)
     images[0, :, 0, 0] = 0
     expected = np.empty((8, 8, 3))
@@ -209,7 +214,7 @@ def test_brightness_moves_the_value_alone() -> None:
 
 
 @pytest.mark.parametrize("size", [32, 224])
-def test_pixelate_and_jpeg_are_pillows(size: int) -> None:
+def test_pillow_pixelate_and_jpeg(size: int) -> None:
     images = pictures(1, size)
     picture = Image.fromarray((array(images[0]) * 255).round().astype(np.uint8))
     side, quality = (27, 58) if size == 32 else (89, 15)
@@ -231,7 +236,7 @@ def test_pixelate_and_jpeg_are_pillows(size: int) -> None:
 @pytest.mark.parametrize(
     ("size", "deviation", "photons", "share"), [(32, 0.08, 100, 0.03), (80, 0.18, 12, 0.09)]
 )
-def test_noise_has_its_moments(size: int, deviation: float, photons: float, share: float) -> None:
+def test_noise_moments(size: int, deviation: float, photons: float, share: float) -> None:
     images = torch.full((24, 3, size, size), 0.5)
     gaussian, shot, impulse = (corrupt(kind, images, 3, streams(24)) for kind in KINDS[:3])
     found = float(gaussian.std())
@@ -244,7 +249,7 @@ def test_noise_has_its_moments(size: int, deviation: float, photons: float, shar
     assert pepper == pytest.approx(share / 2, rel=0.1)
 
 
-def test_plasma_is_that_of_the_diamond_square_algorithm() -> None:
+def test_plasma_diamond_square() -> None:
     """Point by point on a torus: centres of squares, then of diamonds."""
     side = 8
     decay = 2.0

@@ -40,7 +40,8 @@ def naive(backbone: Backbone, data: str) -> np.ndarray:
     return torch.stack(found).numpy()
 
 
-def test_maps_labels_and_paths_belong_together(tmp_path: Path) -> None:
+def test_dense_maps_labels_paths(tmp_path: Path) -> None:
+    """Maps, labels and paths belong together."""
     backbone = random_backbone(SMALL, 8)
     source = open_source("digits", "test")
     made = embed(backbone, "digits#test", tmp_path / "m.npz", dense=True, batch_size=100, **QUIET)
@@ -58,7 +59,8 @@ def test_maps_labels_and_paths_belong_together(tmp_path: Path) -> None:
     np.testing.assert_allclose(found["features"].mean((2, 3)), features, rtol=1e-4, atol=1e-5)
 
 
-def test_tokens_lie_on_the_grid_of_their_patches(tmp_path: Path) -> None:
+def test_vit_token_grid(tmp_path: Path) -> None:
+    """Tokens lie on the grid of their patches."""
     data = noise_images(
         tmp_path / "images", {"0.png": (40, 30), "1.png": (32, 32), "2.png": (50, 60)}
     )
@@ -78,7 +80,8 @@ def test_tokens_lie_on_the_grid_of_their_patches(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["swin_tiny_patch4_window7_224", "deit_tiny_distilled_patch16_224"]
 )
-def test_maps_come_as_channels_rows_and_columns(name: str) -> None:
+def test_timm_map_layout(name: str) -> None:
+    """Maps come as channels, rows and columns."""
     network = timm.create_model(name, num_classes=0).eval()
     images = torch.rand(1, 3, 224, 224)
     found = last_maps(network, name, (224, 224))
@@ -91,7 +94,8 @@ def test_maps_come_as_channels_rows_and_columns(name: str) -> None:
     torch.testing.assert_close(ours, theirs[-1])
 
 
-def test_a_network_without_the_function_is_taken_apart() -> None:
+def test_torchvision_network_maps() -> None:
+    """A network without the function of timm is taken apart."""
     import torchvision
 
     network = torchvision.models.resnet18(weights=None).train()
@@ -112,12 +116,13 @@ def test_a_network_without_the_function_is_taken_apart() -> None:
         timm.create_model("resmlp_12_224"),
     ],
 )
-def test_a_network_without_maps_is_one_line(network: nn.Module) -> None:
+def test_network_without_maps(network: nn.Module) -> None:
     with one_line(r"^it: has no feature maps .*; give a convolutional network"):
         last_maps(network, "it", (64, 64))
 
 
-def test_an_unreadable_image_is_left_out(tmp_path: Path) -> None:
+def test_dense_unreadable_image(tmp_path: Path) -> None:
+    """An unreadable image is left out."""
     data = noise_images(tmp_path / "images", {f"{number}.png": (8, 8) for number in range(3)})
     (tmp_path / "images" / "1.png").write_bytes(b"broken")
     made = embed(random_backbone(SMALL, 8), data, tmp_path / "m.npz", dense=True, num_workers=0)
@@ -126,7 +131,9 @@ def test_an_unreadable_image_is_left_out(tmp_path: Path) -> None:
     assert np.load(made.path)["paths"].tolist() == ["0.png", "2.png"]
 
 
-def test_the_command_says_what_it_wrote(tmp_path: Path, says: Says) -> None:
+def test_dense_command_output(tmp_path: Path, says: Says) -> None:
+    """The command says what it wrote."""
+
     def embedding(words: str, status: int = 0) -> Any:
         given = words.replace("OUT", str(tmp_path / "maps")).split()
         return says("embed", *given, "--data", "digits#test", status=status)

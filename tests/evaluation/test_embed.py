@@ -27,7 +27,8 @@ def read(path: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) -> None:
+def test_embed_features_labels_paths(tmp_path: Path, suffix: str) -> None:
+    """Features, labels and paths belong together."""
     backbone = random_backbone(SMALL, 8)
     source = open_source("digits", "test")
     place = tmp_path / f"new/out{suffix}"
@@ -45,9 +46,7 @@ def test_features_labels_and_paths_belong_together(tmp_path: Path, suffix: str) 
 
 
 @pytest.mark.parametrize("broken", [(), (1,), (0, 1, 2)])
-def test_an_unreadable_image_is_left_out_of_all_arrays(
-    tmp_path: Path, broken: tuple[int, ...]
-) -> None:
+def test_embed_unreadable_image(tmp_path: Path, broken: tuple[int, ...]) -> None:
     """And images without labels have none."""
     data = plain_images(tmp_path / "flat", {f"{shade}.png": (8, 8) for shade in range(3)})
     for number in broken:
@@ -72,9 +71,10 @@ def test_an_unreadable_image_is_left_out_of_all_arrays(
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".parquet"])
-def test_an_image_may_have_several_labels(
+def test_embed_multiple_labels(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """An image may have several labels."""
     source = open_source("digits", "test")
     source.labels = np.eye(10, dtype=np.int64)[source.labels]
     monkeypatch.setattr("hexa.evaluation.embed.open_source", lambda data, **how: source)

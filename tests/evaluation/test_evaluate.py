@@ -29,7 +29,8 @@ def pictures(folder: Path, classes: dict[str, int], shade: int = 0) -> str:
     return f"folder:{folder}"
 
 
-def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
+def test_result_provenance(tmp_path: Path) -> None:
+    """A result names its backbone, data and protocol."""
     backbone = random_backbone(SMALL, 8)
     save_backbone(backbone, tmp_path / "b.safetensors")
     out = tmp_path / "result.json"
@@ -54,7 +55,8 @@ def test_a_result_says_what_it_is_of(tmp_path: Path) -> None:
     assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
-def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_holdout_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A holdout never touches the test split."""
     backbone = random_backbone(SMALL, 8)
     opened: list[str] = []
 
@@ -76,7 +78,8 @@ def test_a_holdout_never_touches_the_test_split(monkeypatch: pytest.MonkeyPatch)
     assert again["data_facts"] == facts != other["data_facts"]
 
 
-def test_results_of_a_run_are_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of a run are collected."""
     run = a_run(tmp_path)
     first = evaluate("knn", run, "digits", **QUIET)
     second = evaluate("knn", str(run), "digits", k=5, **QUIET)
@@ -104,7 +107,8 @@ def a_run(tmp_path: Path) -> Path:
     return run
 
 
-def test_weights_that_are_no_numbers_give_no_result() -> None:
+def test_nan_weights() -> None:
+    """Weights that are no numbers give no result."""
     backbone = load_backbone("random:small-resnet-4-8-8")
     next(backbone.network.parameters()).data.fill_(float("nan"))
     with pytest.raises(
@@ -117,9 +121,10 @@ def test_weights_that_are_no_numbers_give_no_result() -> None:
     ("protocol", "options"),
     [("knn", {}), ("svm", {"costs": 0.5}), ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5})],
 )
-def test_a_network_that_outputs_a_constant_is_noted(
+def test_constant_network_note(
     monkeypatch: pytest.MonkeyPatch, protocol: str, options: dict[str, Any]
 ) -> None:
+    """A network that outputs a constant is noted."""
     monkeypatch.setattr(
         svm, "cpu_count", lambda: 1
     )  # no other processes, which take seconds to start
@@ -132,7 +137,8 @@ def test_a_network_that_outputs_a_constant_is_noted(
     assert not any("guessing" in note for note in found["notes"])
 
 
-def test_a_test_image_without_label_is_refused(tmp_path: Path) -> None:
+def test_unlabelled_test_image(tmp_path: Path) -> None:
+    """A test image without label is refused."""
     write_parquet(tmp_path / "train.parquet", [1, 2, 3], [0, 1, 2])
     write_parquet(tmp_path / "test.parquet", [4, 5, 6], [0, -1, 2])
     with pytest.raises(UserError, match=r"test \(3 images\): 1 images have no label"):

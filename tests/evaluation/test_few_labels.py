@@ -31,7 +31,7 @@ def drawn(labels: np.ndarray, k: int, number: int) -> np.ndarray:
     return draw_per_class(labels, k, Stream(0).child("labels", number))
 
 
-def test_knn_of_few_labels_is_that_of_scikit_learn() -> None:
+def test_few_label_knn_scikit_learn() -> None:
     x, y = digits("train")
     test_x, test_y = digits("test")
     result = evaluate("knn", "pixels:8", "digits", k=1, shots=(1, 4), draws=3, **QUIET)
@@ -52,7 +52,7 @@ def test_knn_of_few_labels_is_that_of_scikit_learn() -> None:
         assert result["metrics"][f"top1@{k}_std"] == pytest.approx(np.std(scores, ddof=1))
 
 
-def test_probe_of_few_labels_is_that_of_scikit_learn() -> None:
+def test_few_label_probe_scikit_learn() -> None:
     """One label a class has nothing to hold out, so the weight decay is 0.01; test images decide nothing."""
     x, y = digits("train")
     test_x, test_y = digits("test")
@@ -71,7 +71,8 @@ def test_probe_of_few_labels_is_that_of_scikit_learn() -> None:
     )
 
 
-def test_draws_are_the_same_for_every_backbone_and_nested() -> None:
+def test_nested_label_draws() -> None:
+    """Draws are the same for every backbone, and nested."""
     labels = digits("train")[1]
     few = set(drawn(labels, 2, 1).tolist())
     more = set(drawn(labels, 8, 1).tolist())
@@ -79,7 +80,8 @@ def test_draws_are_the_same_for_every_backbone_and_nested() -> None:
     assert few != set(drawn(labels, 2, 2).tolist())
 
 
-def test_numbers_that_a_class_is_too_small_for_are_left_out(tmp_path: Path) -> None:
+def test_shots_above_class_size(tmp_path: Path) -> None:
+    """Numbers of labels that a class is too small for are left out."""
     data = pictures(tmp_path / "fit", {"a": 3, "b": 9})
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
     result = evaluate("knn", "pixels:10", data, test_data=test, shots=(1, 2, 4, 8), **QUIET)

@@ -44,7 +44,7 @@ def by_hand(
 @pytest.mark.parametrize(
     ("k", "temperature"), [(1, 0.07), (7, 0.07), (7, 0.5), (40, 0.1), (500, 0.1)]
 )
-def test_vote_equals_the_loop(k: int, temperature: float) -> None:
+def test_knn_vote_loop(k: int, temperature: float) -> None:
     bank, bank_labels = draw(40, 0)
     queries, _ = draw(9, 1)
     scores = knn_classify(
@@ -56,7 +56,8 @@ def test_vote_equals_the_loop(k: int, temperature: float) -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
-def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_knn_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks change nothing."""
     bank, bank_labels = draw(40, 0)
     queries, _ = draw(11, 1)
     whole = knn_classify(bank, bank_labels, queries, 5)
@@ -65,7 +66,7 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(in_chunks, whole)
 
 
-def test_a_cold_vote_is_the_nearest_neighbours() -> None:
+def test_knn_cold_vote() -> None:
     """exp(s / T) leaves the range of fp32 at both ends; the ranking must not."""
     bank, bank_labels = draw(40, 0)
     queries, _ = draw(30, 1)

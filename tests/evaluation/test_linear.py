@@ -76,14 +76,16 @@ def task() -> Callable[..., Task]:
     return make
 
 
-def test_the_first_classifier_is_that_of_the_papers() -> None:
+def test_linear_classifier_initialisation() -> None:
+    """The first classifier is that of the papers."""
     classifier = linear.new_classifier(512, 100, Stream(0))
     assert float(classifier.weight.detach().std()) == pytest.approx(0.01, rel=0.02)
     assert abs(float(classifier.weight.detach().mean())) < 2e-4
     assert not classifier.bias.any()
 
 
-def test_it_learns_and_reports_the_best_and_the_last(task: Callable[..., Task]) -> None:
+def test_linear_best_and_last(task: Callable[..., Task]) -> None:
+    """It learns, and reports the best and the last accuracy."""
     given = task()
     given.backbone.train()
     with unchanged(given.backbone):
@@ -95,9 +97,7 @@ def test_it_learns_and_reports_the_best_and_the_last(task: Callable[..., Task]) 
     assert outcome.metrics["top1_last"] == curve[-1]["top1"] <= outcome.metrics["top1"]
 
 
-def test_what_is_scored_is_the_accuracy_of_the_classifier(
-    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_linear_accuracy(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a second look at the test images, image by image, with the classifier as it ended."""
     made: list[nn.Linear] = []
     original = linear.new_classifier
@@ -115,9 +115,8 @@ def test_what_is_scored_is_the_accuracy_of_the_classifier(
     assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
 
 
-def test_each_image_is_decoded_once_whatever_the_epochs(
-    task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_linear_decoding_count(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each image is decoded once, whatever the epochs."""
     given = task()
     decoded = list[tuple[str, int]]()
     decode = ArraySource.decode
@@ -137,7 +136,8 @@ def test_each_image_is_decoded_once_whatever_the_epochs(
 
 
 @pytest.mark.parametrize("preset", ["moco", "swav"])
-def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
+def test_linear_learning_rates(preset: str) -> None:
+    """Rates are those of torch's schedulers."""
     options = PROTOCOL.presets[preset]
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], options.learning_rate)
     schedules = torch.optim.lr_scheduler
@@ -160,7 +160,7 @@ def test_rates_are_those_of_torchs_schedulers(preset: str) -> None:
             assert short == pytest.approx(([1] * 6 + [0.1] * 2 + [0.01] * 2)[:epochs])
 
 
-def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:
+def test_adamax_loop() -> None:
     x = torch.randn(50, 6)
     y = torch.randint(0, 3, (50,))
     found = linear.fit_by_adamax(x, y, 3, 0.01, AdamaxOptions(epochs=20, batch_size=16), seed=4)
@@ -182,7 +182,7 @@ def test_fitting_by_adamax_is_a_loop_with_torchs_schedule() -> None:
     torch.testing.assert_close(found.bias, classifier.bias)
 
 
-def test_test_images_do_not_choose_the_rate() -> None:
+def test_linear_rate_choice() -> None:
     """A rate that is hopeless is not taken, and both numbers are told."""
     found = evaluate(
         "linear", "pixels:8", "digits", preset="cifar", learning_rates=[1e-7, 0.01], **QUIET

@@ -49,7 +49,7 @@ def probed(
 
 @pytest.mark.parametrize("weight_decay", [1.0, 1e-2, 1e-4])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type) -> None:
+def test_softmax_regression_scikit_learn(weight_decay: float, dtype: type) -> None:
     x, y = draw(120, 7, 4, 0)
     weights = softmax_regression(x.astype(dtype), y, 4, weight_decay, tolerance=1e-6)
     expected = reference(x, y, weight_decay)
@@ -65,7 +65,7 @@ def test_softmax_regression_equals_scikit_learn(weight_decay: float, dtype: type
 
 
 @pytest.mark.parametrize(("count", "width"), [(200, 10), (30, 80)], ids=["tall", "wide"])
-def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, width: int) -> None:
+def test_fast_probe_scikit_learn(count: int, width: int) -> None:
     """Wide: the probe works in the span of the training features, scikit-learn doesn't."""
     x, y = draw(count, width, 5, 0, 3)
     test_x, test_y = draw(400, width, 5, 1, 3)
@@ -78,7 +78,8 @@ def test_fast_probe_equals_scikit_learn_on_standardised_features(count: int, wid
     assert found["weight_decay"] == 0.05
 
 
-def test_a_feature_that_is_constant_in_training_is_ignored() -> None:
+def test_constant_feature() -> None:
+    """A feature that is constant in training is ignored."""
     x, y = draw(100, 6, 4, 0)
     test_x, test_y = draw(100, 6, 4, 1)
     expected = probed(x, y, test_x, test_y)
@@ -89,7 +90,8 @@ def test_a_feature_that_is_constant_in_training_is_ignored() -> None:
     assert found == expected
 
 
-def test_test_images_decide_nothing_about_the_weight_decay() -> None:
+def test_weight_decay_independence() -> None:
+    """Test images decide nothing about the weight decay."""
     x, y = draw(60, 20, 4, 0, 4)
     test_x, test_y = draw(100, 20, 4, 1, 4)
     found = probed(x, y, test_x, test_y)
@@ -98,7 +100,8 @@ def test_test_images_decide_nothing_about_the_weight_decay() -> None:
     assert found["top1"] != other["top1"]
 
 
-def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
+def test_weight_decay_scikit_learn() -> None:
+    """The chosen weight decay is that of scikit-learn."""
     x, y = draw(60, 20, 4, 0, 4)
     x = StandardScaler().fit_transform(x)
     parts = folds(y, 5, Stream(0))
@@ -118,13 +121,15 @@ def test_chosen_weight_decay_is_that_of_scikit_learn() -> None:
     assert choose_weight_decay(x, y, 4, candidates, parts) == expected
 
 
-def test_one_label_a_class_has_nothing_to_hold_out() -> None:
+def test_one_label_weight_decay() -> None:
+    """One label a class leaves nothing to hold out."""
     x, y = draw(4, 6, 4, 0)
     found = probed(x, y, x, y)
     assert found["weight_decay"] == 1e-2
 
 
-def test_classes_absent_from_the_draw_are_never_said() -> None:
+def test_absent_classes() -> None:
+    """Classes absent from the draw are never answered."""
     x, y = draw(40, 6, 2, 0)
     absent = np.full(40, 4)
     found = probed(x, y, x, absent, num_classes=5)

@@ -15,7 +15,7 @@ from hexa.evaluation.protocols.linear import PROTOCOL as LINEAR
 from tests.conftest import Says
 
 
-def test_topk_equals_scikit_learn() -> None:
+def test_topk_scikit_learn() -> None:
     first = torch.Generator().manual_seed(0)
     second = torch.Generator().manual_seed(1)
     scores = torch.randn(200, 9, generator=first)
@@ -32,7 +32,8 @@ def test_topk_equals_scikit_learn() -> None:
         assert found[f"top{k}"] == pytest.approx(100 * expected)
 
 
-def test_of_equal_scores_the_lower_class_is_first() -> None:
+def test_topk_ties() -> None:
+    """Of equal scores the lower class is first."""
     found = topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3))
     expected = {
         "top1": 25.0,
@@ -42,9 +43,8 @@ def test_of_equal_scores_the_lower_class_is_first() -> None:
     assert found == expected
 
 
-def test_scores_that_are_no_numbers_are_wrong_and_a_figure_that_is_100_by_construction_is_left_out() -> (
-    None
-):
+def test_topk_nan_and_few_classes() -> None:
+    """NaN scores are wrong; a figure that is 100 by construction is left out."""
     labels = torch.zeros(3, dtype=torch.int64)
     no_numbers = torch.full((3, 8), float("nan"))
     found = topk_accuracy(no_numbers, labels)
@@ -53,16 +53,15 @@ def test_scores_that_are_no_numbers_are_wrong_and_a_figure_that_is_100_by_constr
     assert topk_accuracy(torch.zeros(3, 1), labels) == {"top1": 100.0}
 
 
-def test_protocols_are_found_by_looking() -> None:
+def test_protocol_registry() -> None:
+    """Protocols are found by looking."""
     assert {"knn", "linear", "probe"} <= set(protocols.names())
     for name, protocol in protocols.every().items():
         for preset, options in protocol.presets.items():
             assert protocol.identity(preset, options), name
 
 
-def test_a_new_protocol_is_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
-) -> None:
+def test_new_protocol_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says) -> None:
     """The command line, its help and the documentation's table find it there."""
     source = Path(protocols.get("knn").run.__code__.co_filename).read_text()
     own = source.replace('"""The k = 200', '"""My own k = 200')
@@ -75,7 +74,8 @@ def test_a_new_protocol_is_one_file(
     assert found == "own-way/k1-t0.07"
 
 
-def test_changes_are_recorded_beside_what_was_published() -> None:
+def test_protocol_deviations() -> None:
+    """Changes are recorded next to what was published."""
     name, options = LINEAR.options("swav", {"epochs": "7"})
     assert name == "swav"
     published = LINEAR.presets["swav"]

@@ -76,7 +76,7 @@ def one_by_one(
 
 
 @pytest.mark.parametrize("radius", [0.01, 0.02])
-def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
+def test_pgd_loop(radius: float) -> None:
     scores, images, labels = draw(24)
     labels[:3] = (labels[:3] + 1) % 4  # some are misclassified from the beginning
     streams = [Stream(2).child(number) for number in range(24)]
@@ -101,7 +101,7 @@ def test_an_attack_equals_the_loop_over_images(radius: float) -> None:
         auto_attack(20, 1, 2, 1)[2:3],
     ],
 )
-def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
+def test_linear_classifier_margin(attacks: list[Attack]) -> None:
     """|w·x + b| / ‖w‖₁ is how far all pixels have to be moved, where none is near the end of its range."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(12, generator=generator).double()
@@ -127,7 +127,7 @@ def test_a_linear_classifier_falls_at_its_margin(attacks: list[Attack]) -> None:
     assert smallest_radius(scores, images, labels, radii, attacks, streams)[5] == 0
 
 
-def test_the_least_move_is_that_of_linear_programming() -> None:
+def test_least_move_linear_programming() -> None:
     """min t: −t ≤ δ ≤ t, ⟨slopes, δ⟩ = gap, 0 ≤ points + δ ≤ 1, or the most of gap that the bounds allow."""
     generator = torch.Generator().manual_seed(4)
     points = torch.rand(30, 5, generator=generator).double()
@@ -160,7 +160,8 @@ def test_the_least_move_is_that_of_linear_programming() -> None:
     [pgd(3, 2), auto_attack(5, 2, 4, 20)],
     ids=["pgd", "autoattack"],
 )
-def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[Attack]) -> None:
+def test_attack_draws_by_image(attacks: list[Attack]) -> None:
+    """What is drawn for an image does not depend on its batch."""
     network, images, labels = draw(16)
     images = images.contiguous(memory_format=torch.channels_last)
 
@@ -181,7 +182,8 @@ def test_what_is_drawn_for_an_image_does_not_depend_on_its_batch(attacks: list[A
 
 @pytest.mark.parametrize("name", ["APGD", "APGDT", "FAB", "Square"])
 @pytest.mark.parametrize("radius", [0.01, 0.015])
-def test_attacks_find_what_torchattacks_finds(name: str, radius: float) -> None:
+def test_torchattacks_agreement(name: str, radius: float) -> None:
+    """Attacks find what torchattacks finds."""
     torchattacks = pytest.importorskip("torchattacks")
     scores, images, labels = draw(100)
     scores = scores.float()
@@ -263,7 +265,7 @@ def apgd_of_one(
 
 
 @pytest.mark.parametrize("stops", [True, False])
-def test_apgd_equals_the_loop_over_images(stops: bool) -> None:
+def test_apgd_loop(stops: bool) -> None:
     scores, images, labels = draw(16)
     radius = 0.012
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(2)).double() * 2 - 1
@@ -287,7 +289,8 @@ def test_apgd_equals_the_loop_over_images(stops: bool) -> None:
 
 
 @pytest.mark.parametrize(("classes", "targets"), [(2, 1), (3, 2), (10, 3)])
-def test_attacks_aim_at_no_more_classes_than_there_are(classes: int, targets: int) -> None:
+def test_target_class_count(classes: int, targets: int) -> None:
+    """Attacks aim at no more classes than there are."""
     weight = torch.randn(12, classes, generator=torch.Generator().manual_seed(0)).double()
     images = torch.rand(20, 3, 2, 2, generator=torch.Generator().manual_seed(1)).double()
 
@@ -304,7 +307,8 @@ def test_attacks_aim_at_no_more_classes_than_there_are(classes: int, targets: in
     assert found.tolist() == [1.0] * 20
 
 
-def test_an_evaluation_tells_each_image_and_its_mean() -> None:
+def test_robust_result_details() -> None:
+    """An evaluation tells each image, and its mean."""
     backbone = random_backbone(SMALL, 8)
     result = evaluate(
         "robust", backbone, "digits", images=60, epsilons="4,1", steps=2, targets=1, **QUIET
@@ -333,7 +337,7 @@ def test_an_evaluation_tells_each_image_and_its_mean() -> None:
     assert found == details["positions"]
 
 
-def test_interval_is_wilsons() -> None:
+def test_wilson_interval() -> None:
     z = 1.959963984540054
     n = 50
     share = 0.9
@@ -344,7 +348,7 @@ def test_interval_is_wilsons() -> None:
     assert found == pytest.approx(expected)
 
 
-def test_official_files_are_scored_instead_of_our_own(tmp_path: Path) -> None:
+def test_official_corruption_files(tmp_path: Path) -> None:
     """Files of our own corruptions, but for the first severity of one kind, which is black."""
     backbone = random_backbone(SMALL, 8)
     test = open_source("digits", "test")

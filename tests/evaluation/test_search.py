@@ -105,7 +105,7 @@ def cosines(file: Path) -> np.ndarray:
 # -- features alone ----------------------------------------------------------------------------------------------------
 
 
-def test_duplicates_by_features_alone(file: Path) -> None:
+def test_feature_duplicates(file: Path) -> None:
     found = Features(file).duplicates()
     expected = cosines(file)
     pair, triple = found
@@ -118,7 +118,7 @@ def test_duplicates_by_features_alone(file: Path) -> None:
     assert Features(file).duplicates(1) == []
 
 
-def test_a_chain_is_not_a_group(tmp_path: Path) -> None:
+def test_duplicate_chain(tmp_path: Path) -> None:
     """Each of ten directions is near the next; the ends are a right angle apart."""
     angles = np.linspace(0, np.pi / 2, 10)
     features = np.stack([np.cos(angles), np.sin(angles)], 1).astype(np.float32)
@@ -132,7 +132,7 @@ def test_a_chain_is_not_a_group(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dimensions", [8, 200])
-def test_pairs_and_neighbours_in_tiles(dimensions: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiled_pairs_and_neighbours(dimensions: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Against all products."""
     for name, value in {"_ROWS": 7, "_COLUMNS": 16}.items():
         monkeypatch.setattr(alike, name, value)
@@ -245,7 +245,7 @@ def test_planted_duplicates_among_photographs(
 # -- two files, other images, pages ------------------------------------------------------------------------------------
 
 
-def test_images_that_two_files_share(planted: Path, tmp_path: Path, says: Says) -> None:
+def test_shared_images_of_files(planted: Path, tmp_path: Path, says: Says) -> None:
     for part in ("train", "test"):
         (tmp_path / part).mkdir()
     for path in planted.iterdir():
@@ -274,7 +274,7 @@ def test_images_that_two_files_share(planted: Path, tmp_path: Path, says: Says) 
         shared(Features(files[0]), Features(other))
 
 
-def test_an_image_that_is_not_in_the_file(planted: Path, tmp_path: Path, says: Says) -> None:
+def test_query_image_outside_file(planted: Path, tmp_path: Path, says: Says) -> None:
     """Its features are made by the backbone that the file names, prepared as then."""
     weights = save_backbone(random_backbone(SMALL, 32, 0), tmp_path / "net.safetensors")
     out = tmp_path / "x.npz"
@@ -299,7 +299,8 @@ def test_an_image_that_is_not_in_the_file(planted: Path, tmp_path: Path, says: S
     assert "no such file" in says("search", out, "--like", "nowhere.png", status=2).err
 
 
-def test_code_that_a_file_names_is_not_run(planted: Path, tmp_path: Path, says: Says) -> None:
+def test_hostile_origin_code(planted: Path, tmp_path: Path, says: Says) -> None:
+    """Code that a file names is not run."""
     (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
     origin = {"backbone": f"python:{tmp_path}/hostile.py:net"}
     file = given(tmp_path, np.eye(3, dtype=np.float32), origin=np.array(json.dumps(origin)))
@@ -311,7 +312,7 @@ def test_code_that_a_file_names_is_not_run(planted: Path, tmp_path: Path, says: 
     assert "does not say which backbone made its features" in err
 
 
-def test_the_command(file: Path, says: Says) -> None:
+def test_search_command(file: Path, says: Says) -> None:
     said = says("search", file, "--duplicates", "--least", "0.9").out
     assert "2 groups among 30 images at --least 0.9" in said
     assert "at --least 0.95" in says("search", file, "--duplicates").out
@@ -381,7 +382,8 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_other_archives_are_one_line(kind: str, tmp_path: Path) -> None:
+def test_foreign_archives(kind: str, tmp_path: Path) -> None:
+    """Other archives are refused in one line."""
     path = tmp_path / "x.npz"
     damaged(kind, path)
     with one_line(rf"x\.npz: .*{KINDS[kind]}"):
@@ -389,7 +391,7 @@ def test_other_archives_are_one_line(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lists", [pyarrow.list_, pyarrow.large_list])
-def test_tables_of_others(tmp_path: Path, lists: Callable[[Any], Any]) -> None:
+def test_foreign_feature_tables(tmp_path: Path, lists: Callable[[Any], Any]) -> None:
     """Lists of doubles, without anything else."""
     rows = pyarrow.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]], lists(pyarrow.float64()))
     table = {"features": rows, "paths": ["a", "b", "c"]}
@@ -399,7 +401,7 @@ def test_tables_of_others(tmp_path: Path, lists: Callable[[Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("suffix", [pytest.param(".npz", marks=pytest.mark.slow), ".parquet"])
-def test_a_small_file_cannot_fill_the_memory(suffix: str, tmp_path: Path) -> None:
+def test_feature_file_bomb(suffix: str, tmp_path: Path) -> None:
     """Gigabytes in some kilobytes are refused before they are unpacked, in a process that has 1.5 GB."""
     path = tmp_path / f"x{suffix}"
     if suffix == ".npz":

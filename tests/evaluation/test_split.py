@@ -23,7 +23,8 @@ def counts(labels: np.ndarray) -> dict[int, int]:
     return dict(zip(classes.tolist(), sizes.tolist(), strict=True))
 
 
-def test_a_part_takes_its_share_of_every_class() -> None:
+def test_stratified_part() -> None:
+    """A part takes its share of every class."""
     held = stratified_part(LABELS, 0.2, Stream(0))
     assert counts(LABELS[held]) == {0: 8, 1: 2, 2: 1}
     most = stratified_part(LABELS, 0.9, Stream(0))
@@ -34,7 +35,8 @@ def test_a_part_takes_its_share_of_every_class() -> None:
     assert not np.array_equal(other, held)
 
 
-def test_folds_are_disjoint_and_hold_all_that_can_be_held_out() -> None:
+def test_fold_partition() -> None:
+    """Folds are disjoint and hold all that can be held out."""
     parts = folds(LABELS, 4, Stream(0))
     together = np.concatenate(parts)
     assert len(parts) == 4
@@ -47,13 +49,15 @@ def test_folds_are_disjoint_and_hold_all_that_can_be_held_out() -> None:
     assert single == [], "nothing to hold out"
 
 
-def test_every_fold_leaves_each_class_something() -> None:
+def test_fold_remaining_classes() -> None:
+    """Every fold leaves each class something."""
     labels = np.array([0, 0, 1, 1, 1])
     for part in folds(labels, 5, Stream(3)):
         assert set(np.delete(labels, part)) == {0, 1}
 
 
-def test_a_draw_has_as_many_of_each_class_and_none_twice() -> None:
+def test_draw_per_class() -> None:
+    """A draw has as many of each class, and none twice."""
     labels = LABELS[LABELS < 2]
     rows = draw_per_class(labels, 7, Stream(0))
     assert counts(labels[rows]) == {0: 7, 1: 7}
@@ -62,13 +66,15 @@ def test_a_draw_has_as_many_of_each_class_and_none_twice() -> None:
     assert not np.array_equal(np.sort(rows), np.sort(other))
 
 
-def test_a_draw_says_which_class_is_too_small() -> None:
+def test_draw_too_small_class() -> None:
+    """A draw says which class is too small."""
     labels = LABELS[LABELS != 5]
     with pytest.raises(UserError, match="class 2 has 3 labelled images"):
         draw_per_class(labels, 4, Stream(0))
 
 
-def test_train_and_test_of_equal_names_and_sizes_are_told_apart_by_contents(tmp_path: Path) -> None:
+def test_train_test_contents(tmp_path: Path) -> None:
+    """Train and test of equal names and sizes are distinguished by contents."""
     for split, other in (("train", 0), ("test", 5)):
         colours = {"one": (200, other, 0), "two": (0, other, 200)}
         for kind, colour in colours.items():

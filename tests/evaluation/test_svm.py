@@ -70,9 +70,7 @@ def machine(cost: float) -> LinearSVC:
     ("preset", "costs", "train"),  # fewer images than the 192 features, and more
     [("goyal", (0.01, 1.0, 100.0), 90), ("goyal", (0.01, 1.0, 100.0), 250), ("pcl", (0.5,), 90)],
 )
-def test_presets_are_a_grid_search_of_scikit_learn(
-    preset: str, costs: tuple[float, ...], train: int
-) -> None:
+def test_svm_grid_search(preset: str, costs: tuple[float, ...], train: int) -> None:
     """Difficult images are negatives in training; they are not scored by Goyal's rule, and negatives by PCL's."""
     made = task(train=train)
     (x, y), (test_x, test_y) = prepared(made)
@@ -99,7 +97,8 @@ def test_presets_are_a_grid_search_of_scikit_learn(
         assert len(chosen) > 1, "else the search is not seen to matter"
 
 
-def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
+def test_pcl_low_shot_draw() -> None:
+    """PCL draws k images of every class and keeps all their labels."""
     _, labels = images(90, 1)
     rows = low_shot.draw_union(labels, 4, Stream(0))
     assert len(rows) == 12
@@ -110,7 +109,8 @@ def test_pcl_draws_k_images_of_every_class_and_keeps_all_their_labels() -> None:
 
 
 @pytest.mark.parametrize("preset", ["pcl", "goyal"])
-def test_low_shot_is_a_script_over_draws(preset: str) -> None:
+def test_low_shot_script(preset: str) -> None:
+    """Low-shot is a script over draws."""
     made = task()
     (x, y), (test_x, test_y) = prepared(made)
     published = low_shot.PROTOCOL.presets[preset]

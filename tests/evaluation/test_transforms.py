@@ -21,13 +21,15 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "b.safetensors")
 
 
-def test_a_backbone_brings_its_transform() -> None:
+def test_backbone_transform() -> None:
+    """A backbone brings its transform."""
     found = transform_of(load_backbone("random:resnet18"))
     assert vars(found) == {"size": 224, "short": 236, "interpolation": "bicubic"}
     assert vars(transform_of(random_backbone(SMALL, 16))) == vars(EvaluationTransform(16))
 
 
-def test_what_is_set_is_in_the_result(file: str) -> None:
+def test_preparation_in_result(file: str) -> None:
+    """What is set is in the result."""
     plain = evaluate("knn", file, "digits", **KNN)
     other = evaluate("knn", file, "digits", mean="0.1,0.9,0.1", size=16, **KNN)
     again = evaluate("knn", file, "digits", mean=[0.1, 0.9, 0.1], size=16, **KNN)

@@ -41,7 +41,7 @@ def task(fit: ArraySource | None = None) -> Task:
 
 
 @pytest.mark.parametrize("smallest", [1, 3])
-def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> None:
+def test_epoch_with_last_batch(smallest: int) -> None:
     """The published loaders drop nothing; what is too small for batch statistics is left out, others every time."""
     source = images(48, 0)
     source.labels = np.arange(48)
@@ -77,7 +77,7 @@ def test_every_image_is_seen_once_an_epoch_the_last_few_too(smallest: int) -> No
         (Plan(8, 8, torch.optim.Adamax, 0.02, 0.02, 0.1, (0.35, 0.7)), [3, 6]),
     ],
 )
-def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, steps: list[int]) -> None:
+def test_tuning_loop(plan: Plan, steps: list[int]) -> None:
     given = task()
     with unchanged(given.backbone):
         curve = tuned(given, given.fit, given.test, plan, Stream(3), "").details["curve"]
@@ -107,7 +107,7 @@ def test_tuning_is_a_loop_with_torchs_schedule(plan: Plan, steps: list[int]) -> 
     assert curve[-1]["top1"] > 60
 
 
-def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fine_tune_rate_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """And never on the test images."""
     scored: list[tuple[str, float]] = []
 
@@ -124,7 +124,7 @@ def test_fine_tuning_chooses_its_rate_on_training_images(monkeypatch: pytest.Mon
     assert found.details["held_out"] == {"0.001": 10.0, "0.01": 90.0, "0.1": 10.0}
 
 
-def test_the_published_fields() -> None:
+def test_published_fine_tune_fields() -> None:
     """F26, F27."""
     options = FineTuneOptions()
     assert options.epochs == 20

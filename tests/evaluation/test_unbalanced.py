@@ -18,7 +18,7 @@ from tests.evaluation.given import QUIET
 
 
 @pytest.mark.parametrize("counts", [(40, 40, 40), (380, 19), (100, 7, 0, 1)])
-def test_balanced_accuracy_is_that_of_scikit_learn(counts: tuple[int, ...]) -> None:
+def test_balanced_accuracy_scikit_learn(counts: tuple[int, ...]) -> None:
     generator = np.random.default_rng(len(counts))
     labels = np.repeat(np.arange(len(counts)), counts)
     labels = generator.permutation(labels)
@@ -63,9 +63,10 @@ PROTOCOLS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("protocol", "options", "at"), PROTOCOLS)
-def test_every_accuracy_has_its_company(
+def test_accuracy_companions(
     lopsided: str, protocol: str, options: dict[str, Any], at: str
 ) -> None:
+    """Every accuracy comes with balanced accuracy and majority class."""
     backbone = "random:small-resnet-4-8" if protocol == "fine-tune" else "pixels:8"
     result = hexa.evaluate(protocol, backbone, lopsided, **QUIET, **options)
     metrics = result["metrics"]
@@ -75,7 +76,7 @@ def test_every_accuracy_has_its_company(
         assert metrics[f"balanced_accuracy{at}"] == pytest.approx(50.0)
 
 
-def test_a_constant_answer_is_called_one(lopsided: str, says: Says) -> None:
+def test_constant_answer_note(lopsided: str, says: Says) -> None:
     said = says("evaluate", "knn", "pixels:8", "--data", lopsided, "--k", "100").out
     assert "top1 95.00 · balanced_accuracy 50.00 · majority_class 95.00" in said
     assert (

@@ -26,14 +26,15 @@ def attack(
     return clean.crops[0], adversarial.crops[0], gradient
 
 
-def test_one_step_is_the_printed_formula() -> None:
+def test_fgsm_formula() -> None:
+    """One step is the printed formula."""
     clean, adversarial, gradient = attack()
     expected = (clean + gradient.sign() / 255).clamp(0, 1)
     torch.testing.assert_close(adversarial, expected, atol=1e-15, rtol=0)
 
 
 @pytest.mark.parametrize(("epsilon", "step"), [(1.0, 1.0), (3.0, 2.0), (2.0, 8.0)])
-def test_size_in_grey_levels(epsilon: float, step: float) -> None:
+def test_attack_size_grey_levels(epsilon: float, step: float) -> None:
     clean, adversarial, gradient = attack(epsilon=epsilon, step_size=step)
     unclipped = (clean > 0.1) & (clean < 0.9)
     moved = 255 * (adversarial - clean).abs()
@@ -41,7 +42,8 @@ def test_size_in_grey_levels(epsilon: float, step: float) -> None:
     torch.testing.assert_close(size, torch.full_like(size, min(epsilon, step)))
 
 
-def test_from_a_random_start_the_first_step_climbs_there() -> None:
+def test_random_start_first_step() -> None:
+    """From a random start the first step climbs there."""
     fields = {"epsilon": 4.0, "step_size": 2.0, "random_start": True}
     case = Case("moco", {}, {"adversarial": fields})
     still = Case("moco", {}, {"adversarial": {**fields, "step_size": 0.0}})
@@ -60,7 +62,7 @@ def test_from_a_random_start_the_first_step_climbs_there() -> None:
     assert bool((slope.sign() != clean_slope.sign()).any())
 
 
-def test_n_fgsm_is_one_step_from_noise_that_is_not_projected() -> None:
+def test_n_fgsm() -> None:
     """x + n + ε·sign ∂L/∂x(x + n), n uniform in [−2ε, 2ε]; only pixels are clipped."""
     noise = {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": 0.0}
     whole = {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": 4.0}
@@ -83,7 +85,8 @@ def test_n_fgsm_is_one_step_from_noise_that_is_not_projected() -> None:
     assert 255 * float((attack(**{**whole, "project": True})[1] - x).abs().max()) <= 4 + 1e-9
 
 
-def test_l2_steps_along_the_gradient_of_each_image() -> None:
+def test_l2_step() -> None:
+    """L2 steps go along the gradient of each image."""
     fields = {"norm": "l2", "unit": "pixel", "step_size": 0.2, "clip": False}
     clean, adversarial, gradient = attack(epsilon=0.5, **fields)
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):
@@ -95,7 +98,8 @@ def test_l2_steps_along_the_gradient_of_each_image() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_each_image_draws_its_radius_from_a_list() -> None:
+def test_radius_list_draws() -> None:
+    """Each image draws its radius from a list."""
     clean, adversarial, gradient = attack(epsilon=[0.25, 1, 4], step_size=4, clip=False)
     sizes = 255 * (adversarial - clean).abs()
     drawn = []
@@ -112,7 +116,7 @@ def test_each_image_draws_its_radius_from_a_list() -> None:
     assert all(70 < count < 138 for count in counts)  # 104 expected, 4 standard deviations
 
 
-def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
+def test_radius_list_loop() -> None:
     case = Case(
         "moco",
         {"bn_groups": 1},
@@ -139,7 +143,7 @@ def test_a_list_of_radii_in_several_steps_against_a_loop() -> None:
 
 
 @pytest.mark.parametrize("epsilon", [0.25, 2.0])
-def test_root_mean_square_grey_levels_make_the_norms_comparable(epsilon: float) -> None:
+def test_root_mean_square_radius(epsilon: float) -> None:
     """A sign step of ε on every pixel has this root mean square, whatever the size of the view."""
     clean, adversarial, gradient = attack(
         norm="l2", unit="rms", epsilon=epsilon, step_size=epsilon, clip=False
@@ -154,7 +158,8 @@ def test_root_mean_square_grey_levels_make_the_norms_comparable(epsilon: float) 
     torch.testing.assert_close(pixels, adversarial, atol=1e-15, rtol=0)
 
 
-def test_l2_survives_tiny_and_zero_gradients() -> None:
+def test_l2_degenerate_gradients() -> None:
+    """The L2 step survives tiny, zero and NaN gradients."""
     attacker = Adversarial(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
     clean = torch.full((3, 3, 4, 4), 0.5)
     gradient = torch.zeros_like(clean)
@@ -166,7 +171,8 @@ def test_l2_survives_tiny_and_zero_gradients() -> None:
     torch.testing.assert_close(moved, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_random_start_differs_by_step_of_training_and_stays_in_the_ball() -> None:
+def test_random_start_draws() -> None:
+    """A random start differs by step of training and stays in the ball."""
     clean, first, _ = attack(random_start=True, epsilon=2.0, step_size=0.0)
     _, second, _ = attack(batch(1), random_start=True, epsilon=2.0, step_size=0.0)
     found = float((first - clean).abs().max())
@@ -176,6 +182,7 @@ def test_random_start_differs_by_step_of_training_and_stays_in_the_ball() -> Non
 
 
 @pytest.mark.parametrize("branch", ["aux", "main"])
-def test_views_are_trained_through_the_branch_that_is_asked_for(branch: str) -> None:
+def test_adversarial_branch(branch: str) -> None:
+    """Views are trained through the branch that is asked for."""
     case = Case("moco", {}, {"adversarial": {"branch": branch, "generation": "aux_eval"}})
     assert case.examples()["adversarial"].branch == Branch(branch)

@@ -12,7 +12,8 @@ from hexa.runtime.random import Stream
 from tests.laws.cases import BATCH, Case, batch
 
 
-def test_score_is_two_standard_losses_weighed_by_area() -> None:
+def test_cutmix_score() -> None:
+    """The score is two standard losses, weighed by area."""
     case = Case("moco", {"bn_groups": 1}, {"cutmix": {}})
     objective = case.objective(case.build())
     made = objective.examples(batch())
@@ -29,7 +30,7 @@ def test_score_is_two_standard_losses_weighed_by_area() -> None:
     assert 0 < float(share[0, 0]) < 1
 
 
-def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:
+def test_cutmix_permutation_and_boxes() -> None:
     """F15: V crops of an image meet the V crops of one partner; crops of other sizes get other boxes."""
     made = Case("moco", {"symmetric": True}, {"cutmix": {}}).examples()
     clean = made[STD]
@@ -46,7 +47,7 @@ def test_one_permutation_for_all_crops_and_a_box_for_each() -> None:
     assert not torch.equal(*boxes)
 
 
-def test_mixing_adversarial_views_goes_through_their_branch_with_clean_labels() -> None:
+def test_cutmix_of_adversarial_views() -> None:
     """Cmx_A (D7, D23)."""
     hard = {
         "adversarial": {},
@@ -63,7 +64,8 @@ def test_mixing_adversarial_views_goes_through_their_branch_with_clean_labels() 
     assert float(share) > 0.3
 
 
-def test_box_moves_from_step_to_step_and_is_reproducible() -> None:
+def test_cutmix_box_draws() -> None:
+    """The box moves from step to step and is reproducible."""
     boxes = []
     for step in (0, 1, 0):
         stream = Stream(0).child("step", step)

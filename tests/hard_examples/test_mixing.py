@@ -20,7 +20,8 @@ def clean_example() -> Example:
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
-def test_mixup_lays_two_images_over_each_other(per_sample: bool) -> None:
+def test_mixup_views(per_sample: bool) -> None:
+    """Mixup lays two images over each other."""
     clean = clean_example()
     made = Mixup(per_sample=per_sample)(clean, STREAM)
     order = draws.partners(BATCH, STREAM)

@@ -20,7 +20,8 @@ def clean() -> Example:
     return Case("moco", {"bn_groups": 1}).examples()[STD]
 
 
-def test_nothing_to_do_is_the_source() -> None:
+def test_randaugment_no_operations() -> None:
+    """Nothing to do is the source."""
     source = clean()
     made = RandAugment(operations=0, cutout=0)(source, Stream(0))
     assert all(torch.equal(view, crop) for view, crop in zip(made.crops, source.crops, strict=True))
@@ -28,9 +29,10 @@ def test_nothing_to_do_is_the_source() -> None:
     assert made.branch == source.branch
 
 
-def test_operations_are_those_of_views_at_a_uniform_magnitude(
+def test_randaugment_operation_magnitudes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Operations are those of views, at a uniform magnitude."""
     source = clean()
     stream = Stream(3)
     crop = source.crops[0].float()
@@ -50,7 +52,8 @@ def test_operations_are_those_of_views_at_a_uniform_magnitude(
     assert found.tolist() == pytest.approx(magnitudes.tolist())
 
 
-def test_a_grey_square_of_half_the_side_at_any_place() -> None:
+def test_cutout_square() -> None:
+    """A grey square of up to half the side, at any place."""
     source = clean()
     size = source.crops[0].shape[-1]
     for view, crop in zip(
@@ -67,7 +70,7 @@ def test_a_grey_square_of_half_the_side_at_any_place() -> None:
             assert torch.equal(made[:, ~filled], before[:, ~filled])
 
 
-def test_grey_images_are_refused() -> None:
+def test_randaugment_grey_images() -> None:
     source = clean()
     grey = replace(source, crops=tuple(crop[:, :1] for crop in source.crops))
     with pytest.raises(UserError, match="RGB images, these have 1 channels"):

@@ -31,7 +31,8 @@ def inside(source: Example) -> Example:
     return source.at(tuple(0.25 + crop / 2 for crop in source.crops))
 
 
-def test_every_image_moves_by_the_same_length() -> None:
+def test_vat_length() -> None:
+    """Every image moves by the same length."""
     source = inside(clean_example())
     made = VAT(epsilon=3.0)(source, Stream(0))
     delta = made.crops[0] - source.crops[0]
@@ -40,7 +41,8 @@ def test_every_image_moves_by_the_same_length() -> None:
     assert made.branch.name == "aux"
 
 
-def test_it_turns_the_embedding_more_than_noise_does_and_iterations_more_still() -> None:
+def test_vat_direction_strength() -> None:
+    """It turns the embedding more than noise does, and iterations more still."""
     source = inside(clean_example())
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(source.crops[0].shape, generator=generator).double()
@@ -55,7 +57,7 @@ def test_it_turns_the_embedding_more_than_noise_does_and_iterations_more_still()
     assert often > once
 
 
-def test_the_direction_is_the_top_eigenvector_of_a_network_without_bends() -> None:
+def test_vat_top_eigenvector() -> None:
     """Of 1 − cos around a point of a linear encoder: found here by the Hessian, image by image."""
     linear = nn.Linear(3 * 12 * 12, 8)
     network = nn.Sequential(nn.Flatten(), linear)
@@ -80,7 +82,8 @@ def test_the_direction_is_the_top_eigenvector_of_a_network_without_bends() -> No
         assert float(cosine) > 0.99
 
 
-def test_pseudo_labels_do_not_matter() -> None:
+def test_vat_pseudo_labels() -> None:
+    """Pseudo-labels do not matter."""
     source = clean_example()
     labels, weight = source.mixture[0]
     reverse = torch.arange(len(source)).flip(0)

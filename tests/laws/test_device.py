@@ -64,7 +64,7 @@ def on_device(data: Batch) -> Batch:
 @pytest.mark.parametrize(
     "case", cases(), ids=lambda case: f"{case.method}-{'+'.join(case.hard_examples)}-{case.fields}"
 )
-def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
+def test_step_without_sync(case: Case) -> None:
     """A step, and the start of an epoch, in which the host may wait."""
     method = small(case)
     with stand_in() as device:
@@ -85,7 +85,7 @@ def test_a_step_stays_on_its_device_and_never_waits_for_it(case: Case) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(choices(MethodConfig, "name", "hexa.methods")))
-def test_the_start_of_an_epoch_stays_on_its_device(name: str) -> None:
+def test_epoch_start_device(name: str) -> None:
     """Between epochs the host may wait."""
     case = Case(name)
     method = small(case)
@@ -109,7 +109,8 @@ def stays(method: Method) -> bool:
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_views_of_resident_images_never_wait(recipe: str) -> None:
+def test_resident_views_without_sync(recipe: str) -> None:
+    """Views of resident images never wait."""
     images = torch.randint(0, 256, (16, 3, 32, 32), dtype=torch.uint8)
     with stand_in() as device:
         views = Views(ViewsConfig.model_validate({"recipe": recipe, "size": 16}))

@@ -38,7 +38,8 @@ def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cas
     return found
 
 
-def test_the_images_of_one_run_do_not_enter_another(case: Case) -> None:
+def test_group_isolation(case: Case) -> None:
+    """The images of one run of a batch do not enter another."""
     method = case.build()
     data = case.batch()
     other = replace(data, crops=tuple(crop.clone() for crop in data.crops))
@@ -50,7 +51,7 @@ def test_the_images_of_one_run_do_not_enter_another(case: Case) -> None:
     assert not torch.allclose(changed[:, LAST_RUN], found[:, LAST_RUN])
 
 
-def test_shares_of_a_batch_are_divided_too(case: Case) -> None:
+def test_group_division_of_shares(case: Case) -> None:
     """Five of eight images: runs of 2, 2 and 1."""
     whole = replace(
         case, hard_examples={"adversarial": {"fraction": 0.6}, "cutmix": {"fraction": 0.6}}

@@ -66,12 +66,12 @@ def tries() -> list[Any]:
 
 
 @pytest.mark.parametrize(("law", "case"), tries())
-def test_law(law: Callable[[testing.Case], None], case: Case) -> None:
+def test_method_laws(law: Callable[[testing.Case], None], case: Case) -> None:
     law(case.made())
 
 
 @pytest.mark.parametrize("case", [case for case in HARD if not case.kept], ids=str)
-def test_every_pass_moves_the_statistics_of_its_own_branch_once(case: Case) -> None:
+def test_branch_statistics_law(case: Case) -> None:
     """Law 1 and as many updates a pass as the clean one makes; none for the passes of an attack."""
     method = case.build()
     norm = trained_norm(method, case.batch())
@@ -110,7 +110,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("case", ATTACKS, ids=str)
-def test_attack_stays_in_its_ball_and_raises_the_loss_it_attacks(case: Case) -> None:
+def test_attack_ball_law(case: Case) -> None:
     """Law 3: through the branch and mode that generates it; where the gradient is not zero the view differs."""
     small = {**case.hard_examples["adversarial"], "random_start": False, "project": True}
     if small.get("norm") == "l2":
@@ -156,7 +156,7 @@ CUTMIX = [
 
 
 @pytest.mark.parametrize("case", CUTMIX, ids=str)
-def test_cutmix_weight_is_the_share_of_unchanged_pixels(case: Case) -> None:
+def test_cutmix_weight_law(case: Case) -> None:
     """Law 4: the weight of the own label is the counted share of pixels that are still the image's own."""
     objective = case.objective(case.build())
     for step in range(4):
@@ -174,7 +174,7 @@ def test_cutmix_weight_is_the_share_of_unchanged_pixels(case: Case) -> None:
 
 
 @pytest.mark.parametrize("share", [True, False])
-def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
+def test_shared_attack_passes(share: bool) -> None:
     """query passes std 1, +adv 2, +cmx 3, +cmxA 4 with sharing; one more for each use without."""
     expected = {True: [1, 2, 2, 3, 3, 4], False: [1, 3, 2, 4, 4, 5]}[share]
     adv = {"adversarial": {}}
@@ -194,7 +194,8 @@ def test_published_attack_costs_no_pass_of_its_own(share: bool) -> None:
 # -- shares of the batch ----------------------------------------------------------------------------------------------
 
 
-def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> None:
+def test_split_single_pass() -> None:
+    """A split step goes through the network once per branch, on disjoint parts."""
     case = Case("moco", {}, {"cutmix": {"fraction": 0.5}})
     method = case.build()
     objective = case.objective(
@@ -211,7 +212,8 @@ def test_split_goes_through_the_network_once_per_branch_on_disjoint_parts() -> N
     assert not torch.equal(rows[0][BATCH // 2 :], data.crops[0][BATCH // 2 :])
 
 
-def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
+def test_split_large_crop_pass() -> None:
+    """Split parts of large crops alone get a pass of their own."""
     case = Case(
         "deepcluster-v2", {}, {"adversarial": {"crops": "large", "branch": "main", "fraction": 0.5}}
     )
@@ -222,7 +224,7 @@ def test_split_parts_of_large_crops_alone_get_a_pass_of_their_own() -> None:
     assert crops == {"std": 3, "adversarial": 2}
 
 
-def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
+def test_split_sum_of_parts() -> None:
     """Without batch statistics a merged pass must be the sum of separate ones, weighted by their images."""
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 12 * 12, 8))
     network.num_features = 8
@@ -247,7 +249,8 @@ def test_split_equals_the_terms_of_its_parts_without_batch_norm() -> None:
 
 
 @pytest.mark.parametrize("fraction", [0.5, 0.25])
-def test_a_fraction_is_the_term_of_the_first_images(fraction: float) -> None:
+def test_fraction_of_images(fraction: float) -> None:
+    """A fraction is the term of the first images."""
     case = Case("moco", {"bn_groups": 1}, {"adversarial": {"fraction": fraction}})
     example = backward(case.objective(case.build()), case.batch())["adversarial"].example
     assert len(example) == fraction * BATCH

@@ -45,7 +45,7 @@ def step(made: nn.Module, data: object, rate: float = 0.1) -> float:
     return total
 
 
-def test_byols_loss_is_that_of_two_networks_and_a_predictor() -> None:
+def test_byol_loss() -> None:
     made = byol()
     data = batch(12, 12)
     online = copy.deepcopy(made.encoder)
@@ -61,7 +61,8 @@ def test_byols_loss_is_that_of_two_networks_and_a_predictor() -> None:
     torch.testing.assert_close(expected, sum(2 + 2 * negative_cosine(p, z) for p, z in pairs))
 
 
-def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> None:
+def test_byol_target_momentum() -> None:
+    """The target follows without a predictor, and slower to the end."""
     made = byol(momentum=0.9)
     data = batch(12, 12)
     before = {name: p.clone() for name, p in made.target.named_parameters()}
@@ -78,7 +79,7 @@ def test_byols_target_follows_without_a_predictor_and_slower_to_the_end() -> Non
     assert values[1] == pytest.approx(1 - 0.1 * (math.cos(math.pi / 2) + 1) / 2)
 
 
-def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
+def test_simsiam_loss_and_gradient() -> None:
     made = simsiam()
     data = batch(12, 12)
     twin = copy.deepcopy(made)
@@ -101,14 +102,16 @@ def test_simsiams_loss_is_lightlys_and_its_gradient_stops() -> None:
             torch.testing.assert_close(p.grad, q.grad)
 
 
-def test_simsiams_projector_ends_in_a_batch_norm_that_learns_nothing() -> None:
+def test_simsiam_projector_batch_norm() -> None:
+    """The projector ends in a batch norm that learns nothing."""
     layers = simsiam(projector_layers=2).encoder.head.projector  # type: ignore[union-attr]
     norms = [layer for layer in layers if isinstance(layer, BranchBatchNorm)]
     assert [norm.weight.requires_grad for norm in norms] == [True, False]
     assert [norm.bias.requires_grad for norm in norms] == [True, False]
 
 
-def test_simsiams_predictor_keeps_its_rate() -> None:
+def test_simsiam_predictor_rate() -> None:
+    """The predictor keeps its rate."""
     made = simsiam()
     optimizer = optimizers.build(
         made.parameters(), OptimizerConfig(learning_rate=0.1), 4, made.unscheduled()
@@ -125,7 +128,8 @@ def test_simsiams_predictor_keeps_its_rate() -> None:
     assert [group["scheduled"] for group in groups] == [True]
 
 
-def test_the_large_view_alone_predicts_the_other() -> None:
+def test_byol_simsiam_single_view() -> None:
+    """The large view alone predicts the other."""
     for made in (byol(), simsiam()):
         data = batch(16, 12)
         embedding = made.embed(data.crops, MAIN)

@@ -57,7 +57,8 @@ class Data:
         raise AssertionError("DeepCluster-v2 clusters views")
 
 
-def test_the_bank_holds_clean_embeddings_of_the_crops_to_assign() -> None:
+def test_deepcluster_bank() -> None:
+    """The bank holds clean embeddings of the crops to assign."""
     made = method()
     twin = method()
     made.start_epoch(0, Data())
@@ -74,7 +75,8 @@ def test_the_bank_holds_clean_embeddings_of_the_crops_to_assign() -> None:
     assert set(made.bank.seen[:DATA].nonzero()[:, 0].tolist()) == set(step.index.tolist())
 
 
-def test_heads_cluster_banks_0_1_0_and_centroids_become_prototypes() -> None:
+def test_deepcluster_assignments() -> None:
+    """Heads cluster banks 0, 1, 0, and centroids become prototypes."""
     made = method()
     facts = made.start_epoch(0, Data())
     missing = set(range(DATA)) - {int(i) for part in Data().views() for i in part.index}
@@ -106,7 +108,8 @@ def method_after_an_epoch(made: DeepCluster) -> dict[str, float]:
     return made.start_epoch(1, Data())
 
 
-def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None:
+def test_deepcluster_loss() -> None:
+    """The loss is the mean over heads of cross-entropies over seen rows."""
     made = method()
     made.start_epoch(0, Data())
     missing = next(image for image in range(DATA) if int(made.clusters[0, image]) == UNASSIGNED)
@@ -132,7 +135,8 @@ def test_loss_is_the_mean_over_heads_of_cross_entropies_over_seen_rows() -> None
     )
 
 
-def test_a_batch_without_any_cluster_costs_nothing_and_is_no_nan() -> None:
+def test_deepcluster_unassigned_batch() -> None:
+    """A batch without any cluster costs nothing and is not NaN."""
     made = method()
     step = batch(0, Stream(3))  # nothing was clustered yet
     loss = made.loss(made.embed(step.crops, MAIN), made.pseudo_labels(step, None)).mean()
@@ -144,7 +148,8 @@ def test_a_batch_without_any_cluster_costs_nothing_and_is_no_nan() -> None:
 @pytest.mark.parametrize(
     ("steps", "step", "learns"), [(None, 100, False), (2, 1, False), (2, 2, True)]
 )
-def test_prototypes_learn_only_when_asked_to(steps: int | None, step: int, learns: bool) -> None:
+def test_deepcluster_prototype_gradient(steps: int | None, step: int, learns: bool) -> None:
+    """Prototypes learn only when asked to."""
     made = method(freeze_prototypes_steps=steps)
     made.start_epoch(0, Data())
     data = replace(batch(0, Stream(3)), step=step)

@@ -27,7 +27,7 @@ def scores(rows: Tensor, weight: Tensor) -> Tensor:
     return rows @ (weight / weight.norm(dim=1, keepdim=True)).T
 
 
-def test_loss_is_lightlys() -> None:
+def test_dino_loss() -> None:
     made = method(warmup_epochs=0, freeze_prototypes_epochs=0)
     data = batch(*SIZES)
     embedding = made.embed(data.crops, MAIN)
@@ -44,7 +44,8 @@ def test_loss_is_lightlys() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_the_centre_follows_the_teachers_mean_score() -> None:
+def test_dino_centre() -> None:
+    """The centre follows the teacher's mean score."""
     made = method(center_momentum=0.8)
     data = batch(*SIZES)
     with torch.no_grad():
@@ -58,14 +59,16 @@ def test_the_centre_follows_the_teachers_mean_score() -> None:
     torch.testing.assert_close(later.classes, expected)
 
 
-def test_the_teachers_temperature_rises_in_equal_steps() -> None:
+def test_dino_teacher_temperature() -> None:
+    """The teacher's temperature rises in equal steps."""
     made = method(warmup_epochs=4)
     found = [made._teacher_temperature(epoch * (DATA // BATCH)) for epoch in range(5)]
     assert found == pytest.approx([0.04, 0.05, 0.06, 0.07, 0.07])
     assert method(warmup_epochs=0)._teacher_temperature(0) == 0.07
 
 
-def test_prototypes_wait_for_an_epoch_and_have_unit_rows() -> None:
+def test_dino_prototype_freeze() -> None:
+    """Prototypes wait for an epoch and have unit rows."""
     made = method()
     for step, learns in ((0, False), (DATA // BATCH, True)):
         data = batch(*SIZES, step=step)
@@ -79,7 +82,8 @@ def test_prototypes_wait_for_an_epoch_and_have_unit_rows() -> None:
     torch.testing.assert_close(made.loss(embedding, made.pseudo_labels(data, embedding)), before)
 
 
-def test_teacher_and_its_prototypes_follow() -> None:
+def test_dino_teacher_momentum() -> None:
+    """The teacher and its prototypes follow."""
     made = method(momentum=0.9)
     data = batch(*SIZES)
     before = made.teacher_prototypes.weight.clone()
@@ -90,7 +94,8 @@ def test_teacher_and_its_prototypes_follow() -> None:
     assert made.chance_loss == pytest.approx(math.log(K))
 
 
-def test_a_vit_sees_crops_of_two_sizes_and_its_branches_are_one() -> None:
+def test_dino_vit_branches() -> None:
+    """A ViT sees crops of two sizes, and its branches are one."""
     options = {
         "img_size": 16,
         "patch_size": 4,

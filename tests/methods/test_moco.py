@@ -17,7 +17,7 @@ def moco(**fields: object) -> MoCo:
     return Case("moco", fields).build()
 
 
-def test_three_steps_equal_the_published_iteration() -> None:
+def test_moco_iteration() -> None:
     """Logits [B, 1+K] by concatenation, target column 0, FIFO queue, EMA of parameters only, plain SGD.
 
     A further view is one more query, with the key of the second view; the loss is the mean over queries.
@@ -62,7 +62,8 @@ def test_three_steps_equal_the_published_iteration() -> None:
     assert not torch.equal(ours.key.backbone.bn1.running_mean, ours.query.backbone.bn1.running_mean)
 
 
-def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
+def test_moco_symmetric_loss() -> None:
+    """The symmetric loss adds the swapped roles and enqueues both."""
     method = moco(symmetric=True, bn_groups=1)
     one_way = moco(bn_groups=1)
     data = batch()
@@ -82,7 +83,7 @@ def test_symmetric_loss_adds_the_swapped_roles_and_enqueues_both() -> None:
     assert int(method.queue_pointer) == 2 * BATCH
 
 
-def test_keys_are_shuffled_between_groups_and_come_back_in_order() -> None:
+def test_moco_key_shuffle() -> None:
     """Split BN with shuffling: every key is normalised with the statistics of its shuffled group (F5)."""
     method = moco(bn_groups=2)
     data = batch()
@@ -123,7 +124,7 @@ def by_hand(
 
 
 @pytest.mark.parametrize("kind", ["separate", "pair", "batch"])
-def test_mixed_positives_against_written_dictionaries(kind: str) -> None:
+def test_moco_mixed_positives(kind: str) -> None:
     method = moco(bn_groups=1, mixed_positives=kind)
     permutation = torch.tensor([1, 0, 2, 5, 3, 4, 7, 6])
     query = method.embed(method.anchors(batch()), MAIN).detach()

@@ -79,7 +79,8 @@ def of_clustering(made: PCL, number: int) -> tuple[Tensor, Tensor]:
     return made.centroids[part], made.concentrations[part]
 
 
-def test_all_images_are_clustered_by_momentum_features_with_running_statistics() -> None:
+def test_pcl_momentum_features() -> None:
+    """All images are clustered by momentum features with running statistics."""
     made = method()
     made.train()
     for step in range(
@@ -133,7 +134,8 @@ def by_hand(made: PCL, query: Tensor, image: int, labels: PCLLabels) -> float:
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_loss_is_info_nce_plus_the_mean_of_proto_nce(symmetric: bool) -> None:
+def test_pcl_loss(symmetric: bool) -> None:
+    """The loss is InfoNCE plus the mean of ProtoNCE."""
     made = method(contrast={"symmetric": symmetric})
     made.start_epoch(0, Data())
     data = batch()
@@ -155,7 +157,8 @@ def test_loss_is_info_nce_plus_the_mean_of_proto_nce(symmetric: bool) -> None:
             assert float(found[view, place]) == pytest.approx(views * expected, rel=1e-12)
 
 
-def test_the_step_draws_its_negatives_and_never_a_positive() -> None:
+def test_pcl_negative_draws() -> None:
+    """The step draws its negatives, and never a positive."""
     made = method()
     made.start_epoch(0, Data())
     drawn = set()
@@ -173,7 +176,7 @@ def test_the_step_draws_its_negatives_and_never_a_positive() -> None:
     assert len(drawn) > 10
 
 
-def test_warm_up_is_moco() -> None:
+def test_pcl_warmup() -> None:
     """No clustering, and a loss that is MoCo's to the bit; prototypes from the first step after it on."""
     made = method(warmup_epochs=2)
     before = copy.deepcopy(made.state_dict())
@@ -193,7 +196,8 @@ def test_warm_up_is_moco() -> None:
         )
 
 
-def test_images_without_cluster_leave_the_mean_to_the_others() -> None:
+def test_pcl_unassigned_images() -> None:
+    """Images without cluster leave the mean to the others."""
     made = method()
     made.start_epoch(0, Data(missing=(9, 17)))
     assert (made.clusters[:, [9, 17]] == -100).all()
@@ -213,7 +217,8 @@ def test_images_without_cluster_leave_the_mean_to_the_others() -> None:
     assert bool(torch.autograd.grad(loss.mean(), embedding)[0].isfinite().all())
 
 
-def test_mixing_mixes_both_kinds_of_pseudo_label() -> None:
+def test_pcl_mixed_labels() -> None:
+    """Mixing mixes both kinds of pseudo-label."""
     made = method()
     made.start_epoch(0, Data(missing=(9,)))
     data = batch()
@@ -258,7 +263,7 @@ def clustered(world_size: int) -> dict[str, Tensor]:
     return {**made.state_dict(), **gradients}
 
 
-def test_shares_of_different_lengths_give_what_one_process_finds() -> None:
+def test_pcl_uneven_shares() -> None:
     """23 images on two processes, one of them unreadable; the seen images of a batch are not spread evenly either."""
     one = clustered(1)
     first, second = run_together(2, clustered, 2)

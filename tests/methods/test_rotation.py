@@ -18,7 +18,8 @@ def rotation() -> Rotation:
     return small(RotationConfig(), 1)
 
 
-def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
+def test_rotation_views_and_labels() -> None:
+    """Every image is turned four ways and knows by how much."""
     made = rotation()
     data = batch(12)
     crops = made.anchors(data)
@@ -33,7 +34,7 @@ def test_every_image_is_turned_four_ways_and_knows_by_how_much() -> None:
     assert len({tuple(turns[:, i].tolist()) for i in range(BATCH)}) > 1
 
 
-def test_rotations_loss_is_cross_entropy_over_four() -> None:
+def test_rotation_loss() -> None:
     made = rotation()
     data = batch(12)
     labels = made.pseudo_labels(data, None)
@@ -45,7 +46,7 @@ def test_rotations_loss_is_cross_entropy_over_four() -> None:
     assert made.chance_loss == pytest.approx(math.log(4))
 
 
-def test_mixed_images_show_their_own_turns() -> None:
+def test_rotation_mixed_turns() -> None:
     """Two images mixed have different turns now and then, so that the mixture says something (F29)."""
     made = rotation()
     different = 0

@@ -47,7 +47,8 @@ def nt_xent() -> torch.nn.Module:
     return pytest.importorskip("lightly.loss").NTXentLoss(temperature=TAU)
 
 
-def test_clean_loss_is_lightlys_with_its_gradient() -> None:
+def test_simclr_clean_loss() -> None:
+    """The clean loss is lightly's, with its gradient."""
     made = method()
     # lightly's normalises, so both gradients are those of what is normalised
     ours, theirs = (2 * unit(2, BATCH, 6).requires_grad_() for _ in range(2))
@@ -62,7 +63,8 @@ def test_clean_loss_is_lightlys_with_its_gradient() -> None:
     torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_a_query_is_compared_with_the_clean_batch_but_not_with_itself() -> None:
+def test_simclr_hard_query() -> None:
+    """A query is compared with the clean batch, but not with itself."""
     made = method()
     clean = unit(2, BATCH, 6)
     query = unit(2, BATCH, 6, seed=1).requires_grad_()
@@ -72,7 +74,8 @@ def test_a_query_is_compared_with_the_clean_batch_but_not_with_itself() -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_views_mixed_twice_hide_all_that_they_show() -> None:
+def test_simclr_twice_mixed_views() -> None:
+    """Views that are mixed twice hide all that they show."""
     made = method()
     clean = unit(2, BATCH, 6)
     query = unit(2, BATCH, 6, seed=1)
@@ -97,7 +100,8 @@ def test_views_mixed_twice_hide_all_that_they_show() -> None:
         torch.testing.assert_close(found, expected)
 
 
-def test_the_large_view_alone_is_a_query_too() -> None:
+def test_simclr_single_view() -> None:
+    """The large view alone is a query too."""
     made = method()
     clean = unit(2, BATCH, 6)
     query = unit(2, BATCH, 6, seed=1)
@@ -110,7 +114,8 @@ def test_the_large_view_alone_is_a_query_too() -> None:
     torch.testing.assert_close(alone, both[:1])
 
 
-def test_joint_compares_adversarial_views_with_each_other() -> None:
+def test_simclr_joint_term() -> None:
+    """Joint compares adversarial views with each other."""
     made = method(adversarial_terms="joint")
     query = unit(2, BATCH, 6, seed=1)
     labels = labels_of(made, unit(2, BATCH, 6))
@@ -123,7 +128,7 @@ def test_joint_compares_adversarial_views_with_each_other() -> None:
     torch.testing.assert_close(found, as_queries)
 
 
-def test_clae_term() -> None:
+def test_simclr_clae_term() -> None:
     made = method(adversarial_terms="clae")
     data = batch(12, 12)
     clean = made.embed(data.crops, MAIN).detach()

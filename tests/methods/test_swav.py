@@ -29,7 +29,7 @@ def published_codes(scores: Tensor) -> Tensor:
     return (q * q.shape[1]).T
 
 
-def test_loss_and_codes_are_the_published_ones() -> None:
+def test_swav_loss_and_codes() -> None:
     made = method()
     data = batch(*SIZES)
     embedding = made.embed(data.crops, MAIN)
@@ -48,7 +48,8 @@ def test_loss_and_codes_are_the_published_ones() -> None:
     torch.testing.assert_close(made.loss(embedding, labels).mean(), total)
 
 
-def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
+def test_swav_prototypes() -> None:
+    """Prototypes are unit before every step, and frozen at first."""
     made = method(freeze_prototypes_steps=1)
     for step in range(2):
         data = batch(*SIZES, step=step)
@@ -64,7 +65,8 @@ def test_prototypes_are_unit_before_every_step_and_frozen_at_first() -> None:
         made.commit(data, embedding.detach(), labels)
 
 
-def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings() -> None:
+def test_swav_queue() -> None:
+    """The queue helps once it is full and holds the newest clean embeddings."""
     # from step 4 on, full at step 6
     made = method(queue_size=2 * BATCH + 1, queue_start_epoch=1)
     kept: list[Tensor] = []
@@ -87,7 +89,8 @@ def test_the_queue_helps_once_it_is_full_and_holds_the_newest_clean_embeddings()
     assert made.queue.shape == (2, 2 * BATCH, 6)
 
 
-def test_the_attack_on_large_crops_alone_is_two_crop_swav() -> None:
+def test_swav_large_crop_attack() -> None:
+    """The attack on large crops alone is two-crop SwAV."""
     made = method()
     data = batch(*SIZES)
     embedding = made.embed(data.crops, MAIN).detach()

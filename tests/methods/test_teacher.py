@@ -46,7 +46,8 @@ def built(**fields: Any) -> Any:
 
 
 @pytest.mark.parametrize("distance", ["l2", "cosine"])
-def test_the_loss_is_the_distance_of_each_image(distance: str) -> None:
+def test_teacher_distance(distance: str) -> None:
+    """The loss is the distance of each image."""
     method = built(distance=distance, teacher="means", projector="linear")
     data = batch(12)
     pixels = nn.functional.interpolate(data.crops[0], 6, mode="bicubic", antialias=True).clamp(0, 1)
@@ -61,7 +62,8 @@ def test_the_loss_is_the_distance_of_each_image(distance: str) -> None:
         torch.testing.assert_close(loss[0, number], expected)
 
 
-def test_a_copy_of_the_start_is_the_teacher_and_stays_what_it_was() -> None:
+def test_teacher_copy_of_start() -> None:
+    """A copy of the initial weights is the teacher and stays what it was."""
     method = built()
     data = batch(12)
     before = {name: value.clone() for name, value in method.teacher.state_dict().items()}
@@ -80,7 +82,8 @@ def test_a_copy_of_the_start_is_the_teacher_and_stays_what_it_was() -> None:
     assert method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None)).all()
 
 
-def test_a_mixed_view_has_both_images_features_by_area() -> None:
+def test_teacher_mixed_view() -> None:
+    """A mixed view has both images' features, by area."""
     from hexa.hard_examples.cutmix import CutMix
 
     method = built(teacher="means", projector="linear")
@@ -109,7 +112,8 @@ def digits(**fields: Any) -> Experiment:
         ({"random_start": 0, "project": True, "weight": 0}, False),
     ],
 )
-def test_an_attack_from_the_clean_view_is_refused(fields: dict[str, Any], refused: bool) -> None:
+def test_teacher_attack_start(fields: dict[str, Any], refused: bool) -> None:
+    """An attack from the clean view is refused."""
     made = digits(**{f"hard_examples.adversarial.{name}": value for name, value in fields.items()})
     if refused:
         with pytest.raises(
@@ -122,7 +126,7 @@ def test_an_attack_from_the_clean_view_is_refused(fields: dict[str, Any], refuse
         setting_of(made, 1000)
 
 
-def test_the_teacher_of_a_resumed_run_is_in_its_checkpoint(tmp_path: Path) -> None:
+def test_teacher_checkpoint(tmp_path: Path) -> None:
     """Neither what the checkpoint is filled into nor a start that has gone changes it."""
     start = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8, seed=3)
     file = save_backbone(start, tmp_path / "start.safetensors")
@@ -149,7 +153,8 @@ def test_the_teacher_of_a_resumed_run_is_in_its_checkpoint(tmp_path: Path) -> No
     assert load_backbone(resume(whole)).content_hash() == finished != start.content_hash()
 
 
-def test_code_is_not_run_for_a_teacher() -> None:
+def test_teacher_code_refusal() -> None:
+    """Code is not run for a teacher."""
     made = digits(**{"method.teacher": "python:x:y"})
     with pytest.raises(
         UserError,

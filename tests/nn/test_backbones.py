@@ -21,9 +21,8 @@ file url self"""
 
 
 @pytest.mark.parametrize("name", OTHERS.split())
-def test_only_parameters_of_the_network_reach_timm(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_option_filter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only parameters of the network reach timm."""
     made: list[dict[str, Any]] = []
     create = timm.create_model
     monkeypatch.setattr(
@@ -39,7 +38,8 @@ def test_only_parameters_of_the_network_reach_timm(
 @pytest.mark.parametrize(
     "value", ["/etc/passwd", "hf-hub:a", "http://x", "..", "a b", "", "x" * 50]
 )
-def test_no_option_names_a_place(value: str) -> None:
+def test_option_place_values(value: str) -> None:
+    """No option names a place."""
     with pytest.raises(UserError, match=r"network\.options: stem_type must be a name or a number"):
         backbones.build(NetworkConfig(name="resnet18", options={"stem_type": value}))
 
@@ -48,12 +48,13 @@ def test_no_option_names_a_place(value: str) -> None:
     "name",
     ["hf-hub:timm/resnet18", "hf_hub:a/b", "local-dir:/tmp", "./resnet18", "resnet18.a1_in1k"],
 )
-def test_no_name_names_a_place(name: str) -> None:
+def test_network_place_names(name: str) -> None:
+    """No network name names a place."""
     with pytest.raises(UserError, match="unknown network"):
         backbones.build(NetworkConfig(name=name))
 
 
-def test_options_of_a_network_still_work() -> None:
+def test_network_options() -> None:
     options = {
         "img_size": 32,
         "patch_size": 4,
@@ -69,7 +70,7 @@ def test_options_of_a_network_still_work() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3, 5])
-def test_a_cosine_stem_is_a_discrete_cosine_transform(channels: int) -> None:
+def test_cosine_stem(channels: int) -> None:
     shape = (channels, 3, 3)
     waves = scipy.fft.idctn(np.eye(9 * channels).reshape(-1, *shape), axes=(1, 2, 3), norm="ortho")
     waves = waves[np.argsort(np.indices(shape).sum(0).ravel(), kind="stable")]

@@ -39,7 +39,8 @@ def seeded_norm() -> nn.BatchNorm2d:
 
 
 @pytest.mark.parametrize("branch", ["main", "aux"])
-def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch: str) -> None:
+def test_single_branch_batch_norm(branch: str) -> None:
+    """One branch equals a plain batch norm and leaves the other alone."""
     plain = seeded_norm()
     ours = convert(nn.Sequential(copy.deepcopy(plain)))
     before = {n: v.clone() for n, v in ours.state_dict().items()}
@@ -64,7 +65,7 @@ def test_one_branch_equals_a_plain_batch_norm_and_leaves_the_other_alone(branch:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("count", "groups"), [(12, 4), (13, 4), (12, 1), (4, 8)])
-def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layout: str) -> None:
+def test_batch_norm_groups(count: int, groups: int, layout: str) -> None:
     """F5: own batch statistics a group, running statistics by the mean over groups, same gradients."""
     plain = seeded_norm()
     ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
@@ -94,9 +95,7 @@ def test_groups_equal_one_plain_batch_norm_a_group(count: int, groups: int, layo
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_groups_side_by_side_are_those_one_after_another(
-    layout: str, dtype: torch.dtype, frozen: bool
-) -> None:
+def test_parallel_batch_norm_groups(layout: str, dtype: torch.dtype, frozen: bool) -> None:
     """As on a GPU; what comes after may change the output in place."""
     plain = seeded_norm().to(torch.promote_types(dtype, torch.float32)).requires_grad_(not frozen)
     for x in (LAYOUTS[layout](images(12)), images(12)[..., 0, 0]):
@@ -120,7 +119,8 @@ def test_groups_side_by_side_are_those_one_after_another(
 
 
 @pytest.mark.parametrize("groups", [1, 3])
-def test_frozen_passes_move_nothing_and_eval_passes_use_running_statistics(groups: int) -> None:
+def test_frozen_and_eval_passes(groups: int) -> None:
+    """Frozen passes move nothing, and eval passes use running statistics."""
     ours = convert(nn.Sequential(seeded_norm()), groups=groups)
     with unchanged(ours), use_branch(ours, Branch("aux", update=False)):
         trained = ours(images())
@@ -133,7 +133,7 @@ def test_frozen_passes_move_nothing_and_eval_passes_use_running_statistics(group
 @pytest.mark.parametrize(
     "name", ["resnet18", "efficientnet_b0", "regnety_002", "mobilenetv3_small_050"]
 )
-def test_surgery_on_timm_networks(name: str) -> None:
+def test_timm_network_conversion(name: str) -> None:
     """Same outputs and key names as before, in train and eval mode, whatever is fused into the normalisation."""
     torch.manual_seed(0)
     plain = timm.create_model(name, num_classes=0, drop_rate=0.0).double()

@@ -29,7 +29,8 @@ def crops(batch: int, *sizes: int) -> tuple[torch.Tensor, ...]:
     )
 
 
-def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> None:
+def test_multi_crop_passes() -> None:
+    """One backbone pass a size and one head pass, in crop-major order."""
     made = encoder()
     views = crops(4, 12, 12, 8, 8, 8)
     seen: list[torch.Size] = []
@@ -48,7 +49,7 @@ def test_one_backbone_pass_a_size_and_one_head_pass_in_crop_major_order() -> Non
 @pytest.mark.parametrize(
     ("batch", "groups"), [(8, 2), (9, 2), (10, 4), (7, 3), (5, 4), (3, 4), (1, 2)]
 )
-def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, groups: int) -> None:
+def test_multi_crop_groups(batch: int, groups: int) -> None:
     """Also where the batch is not divided evenly: the first runs have one image more (tensor_split)."""
     views = crops(batch, 12, 12, 8, 8, 8)
     made = encoder(groups)
@@ -69,7 +70,7 @@ def test_with_groups_every_run_of_images_is_a_world_of_its_own(batch: int, group
             torch.testing.assert_close(value, each.mean(0))
 
 
-def test_compiling_reaches_several_crops() -> None:
+def test_multi_crop_compilation() -> None:
     """Methods of several crops never call the encoder itself."""
     backbone = nn.Sequential(nn.Flatten())
     made = Encoder(backbone, nn.LazyLinear(4), NORMALIZE)
@@ -86,7 +87,8 @@ def test_compiling_reaches_several_crops() -> None:
     assert seen
 
 
-def test_embeddings_are_projections_of_length_one() -> None:
+def test_unit_embeddings() -> None:
+    """Embeddings are projections of length one."""
     made = Encoder(nn.Flatten(), nn.Linear(48, 5), NORMALIZE).double()
     projections = made.project(crops(3, 4, 4), MAIN)
     embedding = made.embed(crops(3, 4, 4), MAIN)

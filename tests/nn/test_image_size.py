@@ -63,9 +63,8 @@ def by_timm(name: str, options: dict[str, Any], state: dict[str, Tensor], size: 
 
 
 @pytest.mark.parametrize(("name", "options", "native", "size"), NETWORKS)
-def test_features_at_another_size_are_those_of_timm(
-    name: str, options: dict[str, Any], native: int, size: int
-) -> None:
+def test_vit_size_features(name: str, options: dict[str, Any], native: int, size: int) -> None:
+    """Features at another size are those of timm."""
     network = drawn(name, options)
     config = NetworkConfig(name=name, options=options)
     sized = at_size(network, config, size)
@@ -84,7 +83,8 @@ def test_features_at_another_size_are_those_of_timm(
     assert same.config == config
 
 
-def test_a_size_between_patches_stays_where_the_network_was_made_for_it() -> None:
+def test_vit_size_between_patches() -> None:
+    """A size between patches stays if the network was made for it."""
     config = NetworkConfig(name="vit_so400m_patch14_siglip_384", options=SMALL)
     network = drawn(config.name, SMALL)
     assert at_size(network, config, 384).network is network

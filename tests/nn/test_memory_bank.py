@@ -10,7 +10,8 @@ from hexa.runtime import processes
 from tests.data.batches import each_process
 
 
-def test_rows_are_those_of_the_images_and_forget_only_forgets_who_was_seen() -> None:
+def test_bank_rows_and_forgetting() -> None:
+    """Rows are those of the images; forgetting only forgets who was seen."""
     bank = MemoryBank(6, 2, 3)
     rows = torch.arange(12.0).view(2, 2, 3)
     bank.write(torch.tensor([4, 1]), rows)
@@ -25,9 +26,8 @@ def test_rows_are_those_of_the_images_and_forget_only_forgets_who_was_seen() -> 
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_shards_of_any_number_of_processes_hold_the_whole(
-    monkeypatch: pytest.MonkeyPatch, world: int
-) -> None:
+def test_bank_shards(monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+    """Shards of any number of processes hold the whole."""
     index = torch.randperm(7, generator=torch.Generator().manual_seed(0))[:6]
     rows = torch.rand(2, 6, 3)
     alone = MemoryBank(7, 2, 3)

@@ -88,9 +88,7 @@ def results() -> list[Results]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_parts_of_the_processes_equal_one_batch_norm_each(
-    results: list[Results], name: str
-) -> None:
+def test_synchronized_group_statistics(results: list[Results], name: str) -> None:
     """G = 1: all four together; G = 2: two and two, running statistics by the mean over both."""
     groups, shape, dtype, layout = CASES[name]
     tolerance = {"rtol": TOLERANCES[dtype], "atol": TOLERANCES[dtype]}
@@ -120,5 +118,5 @@ def test_parts_of_the_processes_equal_one_batch_norm_each(
 @pytest.mark.parametrize(
     ("groups", "world"), [(1, 1), (8, 1), (8, 8), (8, 4), (1, 6), (3, 6), (12, 6)]
 )
-def test_groups_that_come_out_even(groups: int, world: int) -> None:
+def test_even_group_counts(groups: int, world: int) -> None:
     Setting(64, 16, world_size=world).check_groups(groups)

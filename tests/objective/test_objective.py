@@ -14,12 +14,14 @@ from tests.laws.cases import Case, backward
 MEAN = ObjectiveConfig(reduction="mean")
 
 
-def test_each_hard_example_draws_its_own_numbers() -> None:
+def test_hard_example_streams() -> None:
+    """Each hard example draws its own numbers."""
     made = Case("moco", {}, {name: {"kind": "mixup"} for name in ("one", "other")}).examples()
     assert not torch.equal(made["one"].crops[0], made["other"].crops[0])
 
 
-def test_hard_examples_are_learned_from_by_the_methods_loss_and_clean_ones_by_its_own() -> None:
+def test_hard_and_clean_losses() -> None:
+    """Hard examples use the method's loss, and clean ones its clean loss."""
     case = Case(
         "simclr", {}, {"adversarial": {}, "mixed": {"kind": "cutmix", "source": "adversarial"}}
     )
@@ -31,7 +33,7 @@ def test_hard_examples_are_learned_from_by_the_methods_loss_and_clean_ones_by_it
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_a_split_step_has_the_gradient_of_the_mean_over_the_batch(reduction: str) -> None:
+def test_split_step_gradient(reduction: str) -> None:
     """A hard example that changes nothing (a mix of weight 1 with itself) leaves the plain step, whatever its share."""
     case = Case("moco", {}, {})
     found = []
@@ -60,9 +62,7 @@ def test_a_split_step_has_the_gradient_of_the_mean_over_the_batch(reduction: str
     ],
     ids=str,
 )
-def test_the_clean_pass_leaves_its_input_gradient_only_where_an_attack_takes_it(
-    fields: dict[str, Any], shared: bool
-) -> None:
+def test_clean_input_gradient(fields: dict[str, Any], shared: bool) -> None:
     """It costs memory and a convolution's backward pass."""
     case = Case("moco", {}, {"adversarial": fields})
     assert (
@@ -74,7 +74,8 @@ def test_the_clean_pass_leaves_its_input_gradient_only_where_an_attack_takes_it(
     )
 
 
-def test_a_term_is_its_weight_times_the_mean_of_its_scores() -> None:
+def test_term_weight_and_mean() -> None:
+    """A term is its weight times the mean of its scores."""
     case = Case("moco", {}, {"adversarial": {"weight": 0.5}, "cutmix": {}})
     objective = case.objective(case.build())
     seen = {}

@@ -14,7 +14,7 @@ def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def test_clipped_boxes_follow_the_original_rule() -> None:
+def test_clipped_boxes() -> None:
     """F15: cut = ⌊S√(1−λ0)⌋, half = ⌊cut/2⌋, clipped around a uniform centre."""
     shares = torch.linspace(0, 1, 50, dtype=torch.float64)
     boxes = cut_boxes(shares, 32, False, generator())
@@ -34,7 +34,7 @@ def test_clipped_boxes_follow_the_original_rule() -> None:
 @pytest.mark.parametrize(
     ("size", "mean", "std"), [(224, 0.740, 0.122), (32, 0.759, 0.118), (96, 0.746, None)]
 )
-def test_realised_share_of_clipped_boxes(size: int, mean: float, std: float | None) -> None:
+def test_clipped_box_share(size: int, mean: float, std: float | None) -> None:
     """The simulated moments of F15 for Beta(5, 3)."""
     draw = generator(1)
     shares = draw_beta(5, 3, 60_000, draw)
@@ -45,7 +45,8 @@ def test_realised_share_of_clipped_boxes(size: int, mean: float, std: float | No
         assert float(kept.std()) == pytest.approx(std, abs=0.003)
 
 
-def test_inside_boxes_keep_the_drawn_share() -> None:
+def test_inside_box_share() -> None:
+    """Inside boxes keep the drawn share."""
     draw = generator(2)
     shares = draw_beta(5, 3, 60_000, draw)
     boxes = cut_boxes(shares, 224, True, draw)
@@ -60,7 +61,7 @@ def test_inside_boxes_keep_the_drawn_share() -> None:
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
-def test_paste_against_a_pixel_loop(per_sample: bool) -> None:
+def test_paste_pixel_loop(per_sample: bool) -> None:
     images = torch.rand(5, 3, 6, 6, generator=generator())
     images = images.to(memory_format=torch.channels_last)
     permutation = torch.tensor([1, 2, 0, 4, 3])

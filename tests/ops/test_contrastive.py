@@ -29,7 +29,8 @@ def naive(q: Tensor, k: Tensor, n: Tensor, temperature: float, extra: Tensor | N
     return loss.view(shape)
 
 
-def test_value_and_gradient_equal_cross_entropy() -> None:
+def test_info_nce_cross_entropy() -> None:
+    """Value and gradient equal cross-entropy."""
     for temperature in (0.07, 0.2):
         for extra in (None, torch.rand(2, 5, 3, dtype=torch.float64)):
             q = unit(2, 5, 8).requires_grad_()
@@ -44,7 +45,8 @@ def test_value_and_gradient_equal_cross_entropy() -> None:
             torch.testing.assert_close(our_slope, their_slope, atol=1e-12, rtol=0)
 
 
-def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> None:
+def test_info_nce_extra_similarities() -> None:
+    """Extra similarities get a gradient, and minus infinity is absent."""
     q = unit(1, 4, 6)
     k = unit(1, 4, 6, seed=1)
     n = unit(9, 6, seed=2)
@@ -57,7 +59,8 @@ def test_extra_similarities_get_a_gradient_and_minus_infinity_is_absent() -> Non
     assert bool((present.grad > 0).all())
 
 
-def test_bf16_embeddings_are_scored_in_fp32() -> None:
+def test_info_nce_bf16() -> None:
+    """Embeddings in bf16 are scored in fp32."""
     q = unit(1, 4, 6).bfloat16()
     k = unit(1, 4, 6, seed=1).float()
     n = unit(9, 6, seed=2).float()
@@ -68,7 +71,7 @@ def test_bf16_embeddings_are_scored_in_fp32() -> None:
     torch.testing.assert_close(found, expected, atol=0, rtol=0)
 
 
-def test_is_nearest_against_a_loop() -> None:
+def test_nearest_positive_loop() -> None:
     q = unit(2, 20, 3)
     k = unit(2, 20, 3, seed=1)
     n = unit(4, 3, seed=2)
@@ -85,7 +88,7 @@ def test_is_nearest_against_a_loop() -> None:
 
 
 @pytest.mark.parametrize("views", [2, 3])
-def test_nt_xent_against_a_loop_over_the_dictionary(views: int) -> None:
+def test_nt_xent_loop(views: int) -> None:
     """Images that the query shows are no negatives, in its own view; the same image in the other views is."""
     size = 6
     batch = 3

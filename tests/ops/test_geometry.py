@@ -33,7 +33,7 @@ def _boxes(count: int, height: int, width: int, seed: int = 0) -> Boxes:
         (9, 7, 80),
     ],
 )
-def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size: int) -> None:
+def test_crop_resize_torchvision(height: int, width: int, size: int) -> None:
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(12, 3, height, width, generator=generator)
     flip = torch.rand(12, generator=generator) < 0.5
@@ -54,7 +54,8 @@ def test_crop_resize_equals_torchvision_per_image(height: int, width: int, size:
     assert torch.equal(made[4:5], alone)
 
 
-def test_all_turns_of_a_view_are_those_of_torch() -> None:
+def test_quarter_turns() -> None:
+    """All turns of a view are those of torch."""
     images = torch.rand(16, 3, 9, 9)
     flip = (torch.arange(16) % 2).bool()
     upside_down = (torch.arange(16) // 2 % 2).bool()
@@ -71,7 +72,7 @@ def test_all_turns_of_a_view_are_those_of_torch() -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(32, 32), (60, 200), (375, 500)])
-def test_boxes_are_distributed_as_torchvisions(height: int, width: int) -> None:
+def test_box_distribution_torchvision(height: int, width: int) -> None:
     """Two-sample Kolmogorov-Smirnov on every number of the box, at a level that a wrong distribution does not pass."""
     count = 2000
     boxes = _boxes(count, height, width, seed=3)
@@ -102,7 +103,8 @@ def _ks_distance(left: np.ndarray, right: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1)])
-def test_an_image_that_no_try_fits_gets_torchvisions_fallback(height: int, width: int) -> None:
+def test_box_fallback_torchvision(height: int, width: int) -> None:
+    """An image that no try fits gets torchvision's fallback."""
     uniforms = torch.full((1, UNIFORMS_PER_BOX), 0.999)
     boxes = random_boxes(uniforms, height, width, scale=(0.9, 1.0))
     blank = torch.empty(3, height, width)

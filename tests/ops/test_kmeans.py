@@ -72,7 +72,7 @@ def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, lis
 
 
 @pytest.mark.parametrize("iterations", [0, 3, None])
-def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
+def test_kmeans_loop(iterations: int | None) -> None:
     """From the same rows, after exactly that many updates, by default ten; more or fewer give other centroids."""
     rows = normalize(
         torch.randn(200, 8, dtype=torch.float64)
@@ -89,7 +89,7 @@ def test_it_does_what_a_plain_loop_does(iterations: int | None) -> None:
     assert found.objective.item() == pytest.approx(objective, abs=1e-12)
 
 
-def test_an_empty_cluster_keeps_its_centroid() -> None:
+def test_kmeans_empty_cluster() -> None:
     """Of two equal first centroids the lower number takes all rows; the other stays, and does not become NaN."""
     rows = torch.tensor(
         [[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [0.8, -0.6], [1.0, 0.0]], dtype=torch.float64
@@ -101,13 +101,15 @@ def test_an_empty_cluster_keeps_its_centroid() -> None:
     assert found.objective == 1
 
 
-def test_rows_that_cancel_leave_their_centroid_where_it_was() -> None:
+def test_kmeans_cancelling_rows() -> None:
+    """Rows that cancel leave their centroid where it was."""
     rows = torch.tensor([[1.0, 0.0], [-1.0, 0.0]])
     assert torch.equal(spherical_kmeans(rows, 1, seeded()).centroids, first(rows, count=1))
 
 
 @pytest.mark.parametrize("count", [1, 64, 65])
-def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, rounded: bool) -> None:
+def test_kmeans_nearest_centroids(count: int, rounded: bool) -> None:
+    """Centroids are unit rows, and each row has its nearest."""
     rows = clouds(700).float()
     found = spherical_kmeans(rows, count, seeded(), iterations=4)
     torch.testing.assert_close(found.centroids.norm(dim=1), torch.ones(count))
@@ -118,7 +120,8 @@ def test_centroids_are_unit_rows_and_each_row_has_its_nearest(count: int, rounde
     assert torch.equal(found.counts, torch.bincount(found.assignments, minlength=count))
 
 
-def test_it_is_deterministic_from_its_seed(rounded: bool) -> None:
+def test_kmeans_seed(rounded: bool) -> None:
+    """It is deterministic from its seed."""
     rows = clouds(2000).float()
     a, b = (spherical_kmeans(rows, 50, seeded()) for _ in range(2))
     assert torch.equal(a.centroids, b.centroids)
@@ -126,7 +129,7 @@ def test_it_is_deterministic_from_its_seed(rounded: bool) -> None:
     assert not torch.equal(a.centroids, spherical_kmeans(rows, 50, seeded(6)).centroids)
 
 
-def test_rows_that_take_no_part_may_hold_anything(rounded: bool) -> None:
+def test_kmeans_invalid_rows(rounded: bool) -> None:
     """They get −100, and the others what they get alone."""
     rows = clouds().float()
     valid = torch.rand(len(rows)) < 0.7
@@ -141,16 +144,17 @@ def test_rows_that_take_no_part_may_hold_anything(rounded: bool) -> None:
 
 
 @pytest.mark.parametrize("width", [1.0, 0.05])
-def test_rounding_to_bf16_costs_nothing(width: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kmeans_bf16_rounding(width: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor in a narrow cone, whose cosines all round to 1: there plain rounding loses a tenth and more of the spread."""
     rows = normalize(torch.tensor([1.0] + [0.0] * 31) + width * clouds(3000, 32).float())
-    exact = (found_with(monkeypatch, False, rows))
-    found = (found_with(monkeypatch, True, rows))
+    exact = found_with(monkeypatch, False, rows)
+    found = found_with(monkeypatch, True, rows)
     assert found.objective.dtype == torch.float32
     assert (1 - found.objective) / (1 - exact.objective) == pytest.approx(1, abs=0.02)
 
 
-def test_it_is_no_worse_than_faiss(rounded: bool) -> None:
+def test_kmeans_faiss(rounded: bool) -> None:
+    """It is not worse than faiss."""
     faiss = pytest.importorskip("faiss")
     rows = clouds(4000).float()
     theirs = faiss.Kmeans(16, 100, niter=10, nredo=1, spherical=True, max_points_per_centroid=10**6)
@@ -185,7 +189,8 @@ def two() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("case", ["all", "other seed", "none here", "many"])
-def test_two_processes_with_uneven_shards_equal_one(two: list[dict[str, Any]], case: str) -> None:
+def test_kmeans_uneven_shards(two: list[dict[str, Any]], case: str) -> None:
+    """Two processes with uneven shards equal one."""
     rows = clouds()
     valid = torch.arange(300) % 9 != 0
     one = spherical_kmeans(

@@ -76,9 +76,8 @@ def _pil(image: Tensor) -> Image.Image:
 
 @pytest.mark.parametrize("size", [SIZE, 9])
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_an_operation_at_a_magnitude_is_timms(
-    name: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_operation_magnitudes(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An operation at a magnitude is timm's."""
     images = _bytes(size)
     levels = _levels()
     signs = _signs()
@@ -105,7 +104,8 @@ def test_an_operation_at_a_magnitude_is_timms(
         torch.testing.assert_close(255 * ours, expected, atol=tolerance + 1e-3, rtol=0)
 
 
-def test_values_between_levels_count_as_the_nearest() -> None:
+def test_values_between_levels() -> None:
+    """Values between levels count as the nearest."""
     images = _bytes() / 255
     noise = torch.rand(images.shape, generator=torch.Generator().manual_seed(4)) - 0.5
     between = (images + 0.9 / 255 * noise).clamp(0, 1)
@@ -124,7 +124,8 @@ def test_values_between_levels_count_as_the_nearest() -> None:
     )
 
 
-def test_a_shift_by_whole_pixels_moves_and_fills() -> None:
+def test_whole_pixel_shift() -> None:
+    """A shift by whole pixels moves and fills."""
     images = _bytes(20) / 255
 
     def shifted(right: float, down: float) -> Tensor:
@@ -138,7 +139,8 @@ def test_a_shift_by_whole_pixels_moves_and_fills() -> None:
     assert (down[:, :, :5] == randaugment.FILL).all()
 
 
-def test_who_gets_which_operation() -> None:
+def test_operation_draws() -> None:
+    """Which views get which operation, in which direction and strength."""
     count = 30000
     plan = randaugment.plan(
         torch.rand(count, 4, generator=torch.Generator().manual_seed(0)), 5.0, 0.5

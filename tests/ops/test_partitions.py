@@ -10,7 +10,7 @@ from hexa.ops.partitions import entropy_share, mutual_information
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mutual_information_is_that_of_scikit_learn(seed: int) -> None:
+def test_mutual_information_scikit_learn(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     first = torch.randint(0, 7, (200,), generator=generator)
     second = torch.where(
@@ -27,7 +27,7 @@ def test_mutual_information_is_that_of_scikit_learn(seed: int) -> None:
     assert mutual_information(*with_unseen) == pytest.approx(expected, abs=1e-12)
 
 
-def test_extremes() -> None:
+def test_partition_extremes() -> None:
     same = torch.tensor([0, 0, 1, 2])
     assert mutual_information(same, same) == pytest.approx(1)
     assert mutual_information(torch.zeros(4), torch.zeros(4)) == 1

@@ -63,7 +63,7 @@ def _assert_equal(
         torch.testing.assert_close(made[number], expected, atol=atol, rtol=0)
 
 
-def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:
+def test_grayscale_and_solarize(images: Tensor) -> None:
     torch.testing.assert_close(
         grayscale(images), reference.rgb_to_grayscale(images, 3), atol=1e-6, rtol=0
     )
@@ -73,9 +73,8 @@ def test_grayscale_and_solarize_equal_torchvision(images: Tensor) -> None:
     torch.testing.assert_close(solarize(images, 0.3), reference.solarize(images, 0.3))
 
 
-def test_every_order_of_the_jitter_equals_torchvision_per_image(
-    images: Tensor, factor: Tensor, shift: Tensor
-) -> None:
+def test_colour_jitter_orders(images: Tensor, factor: Tensor, shift: Tensor) -> None:
+    """Every order of the jitter equals torchvision, image by image."""
     order = BY_HUE_TURN
     jitter = Jitter(factor, factor.roll(5), factor.roll(11), shift, order)
     before = images.clone()
@@ -98,7 +97,7 @@ def test_every_order_of_the_jitter_equals_torchvision_per_image(
 @pytest.mark.parametrize(
     ("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8), (96, 99, 6)]
 )
-def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int) -> None:
+def test_gaussian_blur_torchvision(height: int, width: int, radius: int) -> None:
     generator = torch.Generator().manual_seed(4)
     images = torch.rand(10, 3, height, width, generator=generator)
     sigma = 0.1 + 1.9 * torch.rand(10, generator=generator)
@@ -110,7 +109,8 @@ def test_blur_equals_torchvision_per_image(height: int, width: int, radius: int)
     assert torch.equal(grey[4:5], alone)
 
 
-def test_blur_radius_covers_three_sigma_and_fits_the_image() -> None:
+def test_blur_radius() -> None:
+    """The radius covers three sigma and fits the image."""
     assert blur_radius(2.0, 224) == 6
     assert blur_radius(0.1, 224) == 1
     assert blur_radius(2.0, 4) == 3
@@ -118,7 +118,7 @@ def test_blur_radius_covers_three_sigma_and_fits_the_image() -> None:
         gaussian_blur(torch.rand(1, 3, 4, 4), torch.ones(1), 4)
 
 
-def test_more_eosin_takes_what_eosin_takes() -> None:
+def test_eosin_stain_jitter() -> None:
     """A section of pure eosin: e^(−s·M) becomes e^(−(2s + ½)·M) in its own stain and nothing else happens."""
     eosin = torch.tensor([0.07, 0.99, 0.11])
     section = torch.exp(-0.3 * eosin).view(1, 3, 1, 1).expand(1, 3, 4, 4)
@@ -130,7 +130,7 @@ def test_more_eosin_takes_what_eosin_takes() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 5])
-def test_images_without_colours_change_in_brightness_and_contrast(channels: int) -> None:
+def test_colourless_jitter(channels: int) -> None:
     """Contrast is around the mean of all channels; what is clipped in between depends on the order."""
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(COUNT, channels, 8, 8, generator=generator)

@@ -19,7 +19,8 @@ def by_hand(query: Tensor, prototypes: Tensor, phi: Tensor, own: int) -> float:
     return -math.log(scores[own] / sum(scores))
 
 
-def test_loss_is_the_written_one_and_zero_without_target() -> None:
+def test_proto_nce_loop() -> None:
+    """The loss is the written one, and zero without target."""
     query = unit(6, 4).view(2, 3, 4).requires_grad_()
     prototypes = unit(5, 4, seed=1)
     phi = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64)
@@ -34,7 +35,7 @@ def test_loss_is_the_written_one_and_zero_without_target() -> None:
     assert torch.autograd.gradcheck(lambda q: proto_nce(q, prototypes, phi, targets), (query,))
 
 
-def test_concentrations_are_the_written_ones() -> None:
+def test_concentration_loop() -> None:
     """13 clusters, one of them empty and one of a single row; percentiles are NumPy's."""
     data = unit(80, 4)
     centroids = unit(13, 4, seed=1)
@@ -62,7 +63,8 @@ def test_concentrations_are_the_written_ones() -> None:
 
 
 @pytest.mark.parametrize("members", [1, 3], ids=["one row each", "copies of one row"])
-def test_clusters_without_any_spread_have_a_temperature_too(members: int) -> None:
+def test_zero_spread_concentrations(members: int) -> None:
+    """Clusters without any spread have a temperature too."""
     centroids = unit(4, 4)
     rows = centroids.repeat(members, 1)
     assignments = torch.arange(4).repeat(members)
@@ -71,7 +73,8 @@ def test_clusters_without_any_spread_have_a_temperature_too(members: int) -> Non
     torch.testing.assert_close(found, expected)
 
 
-def test_prototypes_of_the_batch_are_there_once_and_the_rest_is_random() -> None:
+def test_compared_prototype_draws() -> None:
+    """Prototypes of the batch are there once, and the rest is random."""
     own = torch.tensor([7, -100, 40, 7, 12])
     everyone = torch.cat([torch.tensor([3, 40, -100, 19]), own])
     counts = torch.zeros(50)
@@ -99,7 +102,8 @@ def test_prototypes_of_the_batch_are_there_once_and_the_rest_is_random() -> None
 
 
 @pytest.mark.parametrize("count", [5, 14])
-def test_all_prototypes_are_compared_where_there_are_no_more(count: int) -> None:
+def test_all_compared_prototypes(count: int) -> None:
+    """All prototypes are compared if there are no more."""
     own = torch.tensor([4, 0, -100])
     compared, targets = compare(own, own, count, 14, torch.Generator())
     assert torch.equal(compared, torch.arange(count))

@@ -14,7 +14,8 @@ def scores(rows: int, prototypes: int, dtype: torch.dtype = torch.float64) -> to
     return z @ F.normalize(torch.randn(prototypes, 6, generator=generator, dtype=dtype), dim=1).T
 
 
-def test_rows_sum_to_one_and_columns_come_to_share_alike() -> None:
+def test_sinkhorn_marginals() -> None:
+    """Rows sum to one, and columns come to share alike."""
     few = sinkhorn(scores(30, 5), iterations=3)
     many = sinkhorn(scores(30, 5), iterations=200)
     for codes in (few, many):
@@ -23,7 +24,8 @@ def test_rows_sum_to_one_and_columns_come_to_share_alike() -> None:
     assert float((few.sum(0) - 6).abs().max()) > 1e-6
 
 
-def test_it_is_finite_in_fp32_at_the_extremes_and_leaves_its_input_alone() -> None:
+def test_sinkhorn_fp32_extremes() -> None:
+    """Codes are finite in fp32 at the extremes, and the input stays as it was."""
     extreme = torch.tensor([[1.0, -1.0], [1.0, -1.0], [1.0, -1.0]])
     before = extreme.clone()
     for epsilon in (0.05, 0.005):

@@ -21,7 +21,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LEAST_SECONDS", 0.0)
 
 
-def test_steps_are_those_of_the_trainer() -> None:
+def test_benchmark_trainer_step() -> None:
     """Clipped, at the rate of the last step, with all layers learning and crops in the trainer's layout."""
     fields = FIELDS | {
         "optimizer.max_gradient_norm": 1e-3,
@@ -44,7 +44,8 @@ def test_steps_are_those_of_the_trainer() -> None:
     assert 0 < optimizer.param_groups[0]["lr"] <= 1e-6
 
 
-def test_batches_are_those_of_a_run() -> None:
+def test_benchmark_run_batches() -> None:
+    """Batches are those of a run."""
     fields = {"training.resident_limit_bytes": 0, "training.num_workers": 0}
     made = override(recipes.get("digits-moco-v2"), FIELDS | fields)
     bench = Bench(made, Machine.of(made), plain=True)

@@ -8,7 +8,8 @@ import sys
 from hexa import recipes
 
 
-def test_help_lists_the_commands_without_importing_torch() -> None:
+def test_help_without_torch() -> None:
+    """Help lists the commands without importing torch."""
     code = "import sys; from hexa import cli; cli.build_parser('')[0].print_help(); print(list(sys.modules))"
     said = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
@@ -18,7 +19,8 @@ def test_help_lists_the_commands_without_importing_torch() -> None:
     assert not {"torch", "pydantic"} & set(eval(said.splitlines()[-1]))
 
 
-def test_a_command_of_the_other_wing_does_not_import_this_one() -> None:
+def test_other_wing_imports() -> None:
+    """A command of the other wing does not import this one."""
     code = (
         "import sys; from hexa import cli; cli.build_parser('pretrain'); print(list(sys.modules))"
     )
@@ -26,5 +28,6 @@ def test_a_command_of_the_other_wing_does_not_import_this_one() -> None:
     assert "hexa_paper" not in eval(said.stdout)
 
 
-def test_recipes_of_the_paper_are_among_all() -> None:
+def test_paper_recipe_names() -> None:
+    """Recipes of the paper are among all."""
     assert {"imagenet-hexa-moco-200", "imagenet-dino", "ablate-moco"} <= set(recipes.names())

@@ -77,7 +77,7 @@ def test_interrupted_study(tmp_path: Path, calls: list[str]) -> None:
     assert len(calls) == 13
 
 
-def test_runs_are_shared(tmp_path: Path) -> None:
+def test_shared_study_runs(tmp_path: Path) -> None:
     """Two studies in one folder train an arm once, and further seeds join."""
     first = carry_out(tmp_path, "table2")
     again = carry_out(tmp_path, "ablation")
@@ -90,7 +90,7 @@ def test_runs_are_shared(tmp_path: Path) -> None:
     assert set(map(tuple, rows.values())) == {(0, 1)}
 
 
-def test_runs_trained_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_manual_study_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The commands of a plan train what the study then only evaluates."""
     out = tmp_path / "study"
     assert cli.main(words(out, "--plan")) == 0
@@ -112,7 +112,7 @@ def test_runs_trained_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert len(list(out.glob("runs/*"))) == 2
 
 
-def test_folders_that_are_refused(tmp_path: Path) -> None:
+def test_refused_study_folders(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="file: is a file"):
         carry_out(tmp_path / "file")
@@ -129,7 +129,8 @@ def test_folders_that_are_refused(tmp_path: Path) -> None:
         carry_out(out, "table2")
 
 
-def test_another_process_is_refused(tmp_path: Path) -> None:
+def test_concurrent_study_lock(tmp_path: Path) -> None:
+    """A study that another process works on is refused."""
     with (
         locked(tmp_path / results.LOCK, ""),
         pytest.raises(UserError, match=f"process {os.getpid()} on .* works on {tmp_path} already"),
@@ -138,7 +139,9 @@ def test_another_process_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-def test_failures_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures do not stop the others."""
+
     def failing(protocol: str, backbone: Any, *given: Any, **options: Any) -> Any:
         if "std-1ep" in str(backbone):
             raise RuntimeError("no room for it\nand more")
@@ -160,7 +163,7 @@ def test_failures_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.Mon
     assert len(carry_out(tmp_path, "table2")["summary"]) == 5
 
 
-def test_runs_that_diverge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diverged_study_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = carry_out(tmp_path, "table2", rates=(1e30,), **{"optimizer.name": "sgd"})
     rows = [row for row in found["summary"] if row["key"] != "random"]
     assert {row["arm"] for row in rows} == {"MoCo-v2", "HEXA-MoCo"}
@@ -169,7 +172,8 @@ def test_runs_that_diverge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "diverged, step" in capsys.readouterr().err
 
 
-def test_search_runs_are_removed(tmp_path: Path) -> None:
+def test_removed_search_runs(tmp_path: Path) -> None:
+    """Search runs are removed."""
     found = carry_out(tmp_path, "table2", rates=(0.03, 0.06))
     assert sorted((one["arm"], one["rate"]) for one in found["search"]) == [
         ("i", 0.03),
@@ -182,7 +186,8 @@ def test_search_runs_are_removed(tmp_path: Path) -> None:
     }
 
 
-def test_learning_curves_are_checkpoints_of_one_run(tmp_path: Path) -> None:
+def test_learning_curve_checkpoints(tmp_path: Path) -> None:
+    """Learning curves are checkpoints of one run."""
     found = carry_out(tmp_path, "learning-curves", epochs=4)
     rows = [(row["key"], row["epochs"]) for row in found["summary"]]
     assert rows == [(key, epochs) for key in ("i", "ii") for epochs in (4, 3, 2, 1)]
@@ -196,7 +201,7 @@ def test_learning_curves_are_checkpoints_of_one_run(tmp_path: Path) -> None:
     assert (tmp_path / "figures/learning-curves-k-nn-top-1.png").is_file()
 
 
-def test_all_experiments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_experiment_plans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = (("table2", "moco"), ("table4", "moco"), ("ablation", "moco"))
     monkeypatch.setattr(loop, "PARTS", parts)
     said: list[str] = []

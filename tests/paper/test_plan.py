@@ -16,7 +16,8 @@ from tests.paper.conftest import finish, plan_of
 RATES = (0.02, 0.04, 0.08, 0.16)
 
 
-def test_search_is_the_same_for_every_arm() -> None:
+def test_search_per_arm() -> None:
+    """The search is the same for every arm."""
     ablation = plan_of("ablation", epochs=20)
     jobs = ablation.search
     tried = {
@@ -76,7 +77,7 @@ def test_equal_time(method: str, wanted: list[list[int]]) -> None:
     assert plan_of("ablation", method, epochs=1).equal_times(ablation.study.arms[5]) == [1]
 
 
-def test_costs_of_six_crops_and_shares() -> None:
+def test_six_crop_costs() -> None:
     """Crops of a quarter of the area cost a quarter; half of the batch, or of the epochs, half of a term."""
     tables = plan_of("table1", "dcluster", data="cifar10", epochs=20)
     arms = {arm.key: arm for arm in tables.study.arms}
@@ -93,7 +94,9 @@ def test_costs_of_six_crops_and_shares() -> None:
         assert found == 1.5
 
 
-def test_names_follow_from_what_decides_a_result() -> None:
+def test_job_names() -> None:
+    """Names follow from what decides a result."""
+
     def first(**changes: Any) -> Job:
         jobs = plan_of("ablation", epochs=1, **{"seeds": (0,)} | changes).final()
         assert len({job.name for job in jobs}) == 6
@@ -107,7 +110,8 @@ def test_names_follow_from_what_decides_a_result() -> None:
     assert first(seeds=(3,)).name == f"{prefix}-seed3"
 
 
-def test_seeds_that_have_results_join(tmp_path: Path) -> None:
+def test_joined_seeds(tmp_path: Path) -> None:
+    """Seeds that have results join."""
     table = plan_of("table1", epochs=8, rates=(0.03,), seeds=(0, 7), out=tmp_path)
     for job in table.final():
         finish(job, tmp_path)
@@ -128,7 +132,7 @@ def test_seeds_that_have_results_join(tmp_path: Path) -> None:
         ({"fields": {"seed": 3}}, "seed"),
     ],
 )
-def test_requests_that_are_refused(options: dict[str, Any], named: str) -> None:
+def test_refused_requests(options: dict[str, Any], named: str) -> None:
     with pytest.raises(UserError, match=named):
         Request("digits", **options).check()
 
@@ -145,6 +149,6 @@ def test_requests_that_are_refused(options: dict[str, Any], named: str) -> None:
         ),
     ],
 )
-def test_plans_that_are_refused(name: str, options: dict[str, Any], named: str) -> None:
+def test_refused_plans(name: str, options: dict[str, Any], named: str) -> None:
     with pytest.raises(UserError, match=named):
         plan_of(name, **options).check()

@@ -16,7 +16,8 @@ def result(
     return {"protocol": protocol, "metrics": metrics, "data_facts": facts}
 
 
-def test_a_result_stands_beside_what_was_published_for_it() -> None:
+def test_published_row_beside_result() -> None:
+    """A result stands next to what was published for it."""
     found = published.beside(result("svm/goyal", {"mAP": 80.0}, "VOC07", 4952))
     assert found.columns == ("VOC07",)
     assert found.own == (80.0,)
@@ -59,7 +60,8 @@ def test_a_result_stands_beside_what_was_published_for_it() -> None:
     ("protocol", "known_as"),
     [("knn/k200", "CIFAR-10"), ("svm/pcl", "CIFAR-10"), ("linear/moco", None)],
 )
-def test_nothing_was_published_for_it(protocol: str, known_as: str | None) -> None:
+def test_unpublished_results(protocol: str, known_as: str | None) -> None:
+    """Nothing was published for some results."""
     metrics = {"mAP": 1.0} if protocol.startswith("svm") else {"top1": 1.0}
     assert published.beside(result(protocol, metrics, known_as, 10_000)) is None
 
@@ -80,8 +82,9 @@ def test_nothing_was_published_for_it(protocol: str, known_as: str | None) -> No
         (published.LINEAR, "SwAV (B=4)", 200, None),  # not even a part of its brackets
     ],
 )
-def test_a_row_is_found_by_its_method(
+def test_published_row_lookup(
     table: published.Table, method: str, epochs: int, first: float | None
 ) -> None:
+    """A row is found by its method."""
     row = published.find(table.rows, method, epochs)
     assert (row and row.values[0]) == first

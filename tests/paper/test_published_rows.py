@@ -93,7 +93,8 @@ def as_published(made: Experiment, method: str, epochs: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table3", "table4", "table5"])
-def test_the_command_of_every_row_is_of_its_recipe_batch_epochs_and_schedule(name: str) -> None:
+def test_row_command_settings(name: str) -> None:
+    """Each row's command has its recipe, batch, epochs and schedule."""
     checked = 0
     for row in shown(name):
         command = command_of(name, row)
@@ -122,7 +123,8 @@ def parsed(command: str) -> None:
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_row_has_a_command_or_a_reason(name: str) -> None:
+def test_row_command_or_reason(name: str) -> None:
+    """Every row has a command or a reason."""
     rows = shown(name)
     found = [row for row in rows if (row.method, row.epochs) != PLAIN]
     assert found == list(TABLES[name].rows)

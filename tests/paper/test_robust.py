@@ -61,9 +61,8 @@ def carry_out(out: Path, images: str, **changes: Any) -> Path:
     return reproduce("robust", images, out=out, **(TINY | {"seeds": (0,), "epochs": 1} | changes))
 
 
-def test_a_tiny_run_writes_the_table_and_nothing_is_made_twice(
-    tmp_path: Path, images: str, calls: list[dict[str, Any]]
-) -> None:
+def test_robust_study_table(tmp_path: Path, images: str, calls: list[dict[str, Any]]) -> None:
+    """A tiny run writes the table, and nothing is made twice."""
     out = carry_out(tmp_path / "out", images)
     page = (out / "table.md").read_text()
     assert all(f"| {name} | 1 |" in page for name in ("SimCLR", "ACL", "DeACL"))

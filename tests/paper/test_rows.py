@@ -55,7 +55,8 @@ def test_means_and_deviations(tmp_path: Path) -> None:
     assert "the time of 20 epochs of Std" in page
 
 
-def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
+def test_single_seed_deviation(tmp_path: Path) -> None:
+    """One seed has no deviation."""
     _, rows = collected("ablation", tmp_path, epochs=2, seeds=(0,))
     text = tables.csv_text(rows)
     parsed = csv.DictReader(io.StringIO(text))
@@ -63,7 +64,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert "±" not in (tmp_path / tables.PAGE).read_text()
 
 
-def test_diverged_seeds_are_counted(tmp_path: Path) -> None:
+def test_diverged_seed_counts(tmp_path: Path) -> None:
     plan = plan_of("ablation", out=tmp_path, epochs=1, rates=(0.03,), seeds=(0, 1))
     for job in plan.final():
         lost = job.arm.key == "ii" and job.experiment.seed == 1
@@ -74,7 +75,7 @@ def test_diverged_seeds_are_counted(tmp_path: Path) -> None:
     assert "1 of 2 seeds diverged (1)" in (tmp_path / tables.PAGE).read_text()
 
 
-def test_unfinished_runs_are_counted(tmp_path: Path) -> None:
+def test_unfinished_run_counts(tmp_path: Path) -> None:
     plan = plan_of("ablation", out=tmp_path, epochs=1, rates=(0.03,), seeds=(0,))
     assert tables.write(plan) == []
     finish(plan.final()[0], tmp_path)
@@ -83,7 +84,7 @@ def test_unfinished_runs_are_counted(tmp_path: Path) -> None:
     assert "1 of 6 runs" in (tmp_path / tables.PAGE).read_text()
 
 
-def test_arms_that_miss_the_time(tmp_path: Path) -> None:
+def test_arms_beyond_time(tmp_path: Path) -> None:
     plan, rows = collected("ablation", tmp_path, epochs=4)
     timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
     found = {key for key, row in timed.items() if not in_time(row)}

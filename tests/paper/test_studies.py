@@ -46,7 +46,8 @@ def experiments_of(study: Study, data: str = "cifar10") -> dict[str, Experiment]
 @pytest.mark.parametrize(
     ("scale", "data"), [("small", "digits"), ("small", "cifar10"), ("full", "cifar10")]
 )
-def test_the_ablation_has_the_six_schemes(method: str, scale: str, data: str) -> None:
+def test_ablation_schemes(method: str, scale: str, data: str) -> None:
+    """The ablation has the six schemes."""
     made = experiments_of(studies.study("ablation", method=method, scale=scale, data=data), data)
     assert {name: terms_of(experiment) for name, experiment in made.items()} == TERMS
     assert {
@@ -72,7 +73,8 @@ def test_the_ablation_has_the_six_schemes(method: str, scale: str, data: str) ->
     ],
 )
 @pytest.mark.parametrize("scale", ["small", "full"])
-def test_every_experiment_can_be_planned(name: str, method: str | None, scale: str) -> None:
+def test_experiment_plans(name: str, method: str | None, scale: str) -> None:
+    """Every experiment can be planned."""
     if name == "robust" and method:
         return
     data = "folder:imagenet" if scale == "full" else "cifar10"
@@ -96,7 +98,7 @@ def test_every_experiment_can_be_planned(name: str, method: str | None, scale: s
             )
 
 
-def test_moco_v1_is_small_with_its_own_views_and_temperature() -> None:
+def test_moco_v1_small_recipe() -> None:
     """A linear head, τ 0.07, colours always changed and no blur (He et al. 2020)."""
     arms = studies.arms_of("compared", "cifar")
     (arm,) = [arm for arm in arms if arm.published == ("MoCo", 200)]

@@ -14,7 +14,8 @@ from hexa.recipes.experiment import override
 from hexa.runtime.random import Stream
 
 
-def test_domains_are_not_recipes_and_the_help_names_them() -> None:
+def test_domain_names() -> None:
+    """Domains are not recipes, and the help names them."""
     assert not set(domains.NAMES) & set(recipes.names())
     assert all(name in declare.DOMAINS for name in domains.NAMES)
     assert domains.changes("photos") == {}
@@ -22,7 +23,8 @@ def test_domains_are_not_recipes_and_the_help_names_them() -> None:
 
 @pytest.mark.parametrize("name", domains.NAMES)
 @pytest.mark.parametrize("recipe", ["digits-moco-v2", "cifar10-dino+small", "cifar10-infomin"])
-def test_every_domain_fits_every_kind_of_recipe(name: str, recipe: str) -> None:
+def test_domain_recipe_fit(name: str, recipe: str) -> None:
+    """Every domain fits every kind of recipe."""
     plain = recipes.get(recipe)
     changes = domains.changes(name)
     changed = override(plain, changes)
@@ -31,7 +33,8 @@ def test_every_domain_fits_every_kind_of_recipe(name: str, recipe: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["microscopy", "medical-grey", "documents"])
-def test_grey_images_stay_grey_and_colours_are_not_changed(name: str) -> None:
+def test_greyscale_domain_views(name: str) -> None:
+    """Grey images stay grey, and colours are not changed."""
     recipe = recipes.get("cifar10-infomin")
     views = override(recipe, domains.changes(name)).views
     assert views.saturation == 0
@@ -44,7 +47,8 @@ def test_grey_images_stay_grey_and_colours_are_not_changed(name: str) -> None:
         torch.testing.assert_close(crops, expected, atol=1e-5, rtol=0)
 
 
-def test_what_a_user_sets_wins() -> None:
+def test_user_field_precedence() -> None:
+    """What a user sets wins."""
     changed = domains.changes("histology", ["views.stain", "batch_size"])
     assert "views.stain" not in changed
     assert changed["views.magnification"] == [0.7, 1.4]
@@ -52,6 +56,7 @@ def test_what_a_user_sets_wins() -> None:
     assert "views.magnification" not in scaled
 
 
-def test_an_unknown_domain_names_the_nearest() -> None:
+def test_unknown_domain_suggestion() -> None:
+    """An unknown domain names the nearest."""
     with pytest.raises(UserError, match="'histology'"):
         domains.changes("histologie")

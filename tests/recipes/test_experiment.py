@@ -19,7 +19,7 @@ def refused(said: str, fields: dict[str, Any], recipe: str = "digits-moco-v2") -
         override(recipes.get(recipe), fields)
 
 
-def test_overrides_by_text_and_by_value() -> None:
+def test_override_text_and_values() -> None:
     plain = recipes.get("digits-moco-v2")
     changed = override(
         plain, {"method.temperature": "1e-1", "epochs": 3, "training.precision": "fp32"}
@@ -31,7 +31,8 @@ def test_overrides_by_text_and_by_value() -> None:
     assert override(plain, {"data": "folder:a: b"}).data == "folder:a: b"
 
 
-def test_hard_examples_come_and_go_by_naming_them() -> None:
+def test_hard_example_overrides() -> None:
+    """Hard examples come and go by naming them."""
     plain = recipes.get("digits-moco-v2")
     changed = override(plain, {"hard_examples.cutmix.weight": "0.5"})
     assert changed.hard_examples["cutmix"].weight == 0.5
@@ -40,7 +41,8 @@ def test_hard_examples_come_and_go_by_naming_them() -> None:
     assert override(plain, named).hard_examples["mine"].per_sample
 
 
-def test_wrong_values_name_their_field() -> None:
+def test_wrong_value_fields() -> None:
+    """Wrong values name their field."""
     refused("epochs: should be greater than 0, got -1", {"epochs": "-1"})
     refused(
         r"method\.temperature: should be a valid number, .*got 'warm'",
@@ -49,7 +51,8 @@ def test_wrong_values_name_their_field() -> None:
     refused("seed: should be greater than or equal to 0, got -1", {"seed": -1})
 
 
-def test_sources_in_a_circle_are_refused() -> None:
+def test_circular_sources() -> None:
+    """Sources in a circle are refused."""
     circle = {
         "hard_examples.a.kind": "cutmix",
         "hard_examples.a.source": "b",
@@ -58,7 +61,8 @@ def test_sources_in_a_circle_are_refused() -> None:
     refused("each other", {**circle, "hard_examples.b.source": "a"})
 
 
-def test_another_method_comes_with_its_defaults() -> None:
+def test_method_change_defaults() -> None:
+    """Another method comes with its defaults."""
     changed = override(
         recipes.get("digits-moco-v2"), {"method.temperature": "0.5", "method.name": "simclr"}
     )
@@ -86,9 +90,8 @@ MIX = {"kind": "cutmix"}
         ({"x": ATTACK, "y": MIX}, {"y": MIX, "x": ATTACK}, True),
     ],
 )
-def test_the_essence_tells_kinds_apart_and_not_their_order(
-    one: dict[str, Any], other: dict[str, Any], same: bool
-) -> None:
+def test_essence_kinds_and_order(one: dict[str, Any], other: dict[str, Any], same: bool) -> None:
+    """The essence distinguishes kinds, and not their order."""
     essences = [
         override(recipes.get("digits-moco-v2"), {"hard_examples": of}).essence(set())
         for of in (one, other)

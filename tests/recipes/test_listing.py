@@ -25,7 +25,7 @@ def blocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_listing() -> None:
+def test_recipe_listing() -> None:
     """The files say what recipes say; `python -m hexa.recipes.listing` writes them anew."""
     listed = listing.read()
     assert listed.complete

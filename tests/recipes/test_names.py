@@ -14,7 +14,8 @@ from hexa.recipes import modifiers
 from hexa.recipes.modifiers import MODIFIERS
 
 
-def test_modifiers_commute_and_the_name_is_in_their_order() -> None:
+def test_modifier_order() -> None:
+    """Modifiers commute, and the name is in their order."""
     given = ("cutmix-adversarial", "small", "adversarial")
     made = [
         recipes.get("+".join(["cifar10-simclr", *order])) for order in itertools.permutations(given)
@@ -27,7 +28,8 @@ def test_modifiers_commute_and_the_name_is_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_takes_every_modifier(name: str) -> None:
+def test_recipe_modifier_grid(name: str) -> None:
+    """Every recipe takes every modifier."""
     hard = recipes.get(name).hard_examples
     for modifier in MODIFIERS:
         if modifier == "split" and hard:
@@ -40,7 +42,8 @@ def test_every_recipe_takes_every_modifier(name: str) -> None:
         assert recipes.get(made.recipe) == made
 
 
-def test_robust_is_n_fgsm_through_the_only_batch_norms() -> None:
+def test_robust_modifier() -> None:
+    """Robust is N-FGSM through the only batch norms."""
     strong = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")
     assert (
         recipes.get("cifar10-moco-v2+robust+cutmix-adversarial").hard_examples["adversarial"]
@@ -48,12 +51,14 @@ def test_robust_is_n_fgsm_through_the_only_batch_norms() -> None:
     )
 
 
-def test_late_has_every_hard_example_set_in_half_way() -> None:
+def test_late_modifier() -> None:
+    """Late has every hard example start half way."""
     made = recipes.get("digits-moco-v2+adversarial+late+cutmix").hard_examples
     assert {name: hard.start for name, hard in made.items()} == {"adversarial": 0.5, "cutmix": 0.5}
 
 
-def test_another_hard_example_is_not_what_is_mixed() -> None:
+def test_cutmix_adversarial_source() -> None:
+    """Another hard example is not what is mixed."""
     mixed = recipes.get("cifar10-simclr").model_copy(update={"hard_examples": {"cutmix": CutMix()}})
     with pytest.raises(UserError, match=r"add \+adversarial"):
         modifiers.apply(mixed, ["cutmix-adversarial"], {})
@@ -70,9 +75,8 @@ def test_another_hard_example_is_not_what_is_mixed() -> None:
         ("digits-hexa", "digits-hexa-moco"),
     ],
 )
-def test_a_name_with_hard_examples_is_never_corrected_to_a_plain_method(
-    name: str, meant: str
-) -> None:
+def test_recipe_name_suggestions(name: str, meant: str) -> None:
+    """A name with hard examples is never corrected to a plain method."""
     with pytest.raises(UserError, match=f"did you mean '{re.escape(meant)}'"):
         recipes.get(name)
 
@@ -81,9 +85,8 @@ def test_a_name_with_hard_examples_is_never_corrected_to_a_plain_method(
 @pytest.mark.parametrize(
     ("hard", "plain"), [("hexa-moco", "moco-v2"), ("hexa-dcluster", "deepcluster-v2")]
 )
-def test_the_papers_names_are_the_plain_recipes_with_adversarial_views(
-    hard: str, plain: str, size: str
-) -> None:
+def test_paper_recipe_equivalence(hard: str, plain: str, size: str) -> None:
+    """The paper's names are the plain recipes with adversarial views."""
     names = (f"{hard}{size}", f"{plain}{size}+adversarial")
     made, expected = (recipes.get(f"cifar10-{name}") for name in names)
     assert made.model_dump(exclude={"recipe"}) == expected.model_dump(exclude={"recipe"})

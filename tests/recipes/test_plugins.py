@@ -39,9 +39,10 @@ def wrong():
     ],
 )
 @pytest.mark.parametrize("command", ["check", "pretrain", "embed"])
-def test_a_file_that_ends_the_program_is_no_success(
+def test_plugin_program_exit(
     tmp_path: Path, says: Says, source: str, where: str, command: str
 ) -> None:
+    """A file that ends the program is not a success."""
     file = tmp_path / "mine_ends.py"
     file.write_text(source)
     words = {
@@ -102,7 +103,8 @@ def stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stored:
     return Stored(tmp_path)
 
 
-def test_the_file_that_a_run_names_is_imported_with_trust_alone(stored: Stored) -> None:
+def test_plugin_import_trust(stored: Stored) -> None:
+    """The file that a run names is imported with trust alone."""
     assert stored.read(trust=True) == "own_method imported"
     said = stored.read(trust=False)
     assert said.endswith(" not"), "also after it was imported before"
@@ -119,9 +121,8 @@ def test_the_file_that_a_run_names_is_imported_with_trust_alone(stored: Stored) 
         ["figure", "view-space", "run", "--data", "digits", "--out", "views.png"],
     ],
 )
-def test_commands_import_it_with_trust_alone(
-    stored: Stored, command: list[str], says: Says
-) -> None:
+def test_command_plugin_trust(stored: Stored, command: list[str], says: Says) -> None:
+    """Commands import the file of a run with trust alone."""
     seen = stored.folder / "imported"
     assert "add --trust" in says(*command, status=2).err
     assert not seen.exists()
@@ -131,7 +132,8 @@ def test_commands_import_it_with_trust_alone(
     assert seen.exists()
 
 
-def test_a_run_that_needs_nothing_of_the_file_needs_no_trust(stored: Stored) -> None:
+def test_unneeded_plugin_trust(stored: Stored) -> None:
+    """A run that needs nothing of the file needs no trust."""
     stored.config.write_text(stored.config.read_text().replace("name: own_method", "name: moco"))
     stored.file.write_text("raise SystemExit(3)\n")
     assert stored.read(trust=False) == "moco not"

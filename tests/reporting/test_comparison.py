@@ -7,7 +7,8 @@ from hexa.reporting.runs import read_run
 from tests.reporting.conftest import MakeRun
 
 
-def test_differences_name_fields_and_absent_parts(make_run: MakeRun) -> None:
+def test_run_differences(make_run: MakeRun) -> None:
+    """Differences name fields and absent parts."""
     runs = [read_run(make_run("a")), read_run(make_run("b", seed=1, hard_examples={}))]
     rows = {row[0]: row[1:] for row in comparison.differences(runs, ["a", "b"]).rows}
     assert rows == {
@@ -17,7 +18,8 @@ def test_differences_name_fields_and_absent_parts(make_run: MakeRun) -> None:
     }
 
 
-def test_facts_name_what_differs_from_the_defaults(make_run: MakeRun) -> None:
+def test_run_facts(make_run: MakeRun) -> None:
+    """Facts name what differs from the defaults."""
     facts = dict(comparison.facts(read_run(make_run())))
     assert facts["Hard examples"] == "adversarial, cutmix (weight 0.5)"
     assert facts["Learning rate"] == "0.06"

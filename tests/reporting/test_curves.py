@@ -13,7 +13,8 @@ from hexa.reporting.runs import read_run
 from tests.reporting.conftest import MakeRun
 
 
-def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) -> None:
+def test_single_run_charts(make_run: MakeRun) -> None:
+    """One run gives a chart a group, with a curve a term."""
     run = read_run(make_run())
     charts = {chart.key: chart for chart in curves.charts([run])}
     assert list(charts)[:3] == ["knn", "loss", "accuracy"]
@@ -37,7 +38,8 @@ def test_one_run_gives_a_chart_a_group_with_a_curve_a_term(make_run: MakeRun) ->
     )  # a share, in percent
 
 
-def test_several_runs_give_a_chart_a_key_with_a_curve_a_run(make_run: MakeRun) -> None:
+def test_multiple_run_charts(make_run: MakeRun) -> None:
+    """Several runs give a chart a key, with a curve a run."""
     runs = [
         read_run(make_run("a", epochs=30)),
         read_run(make_run("b", seed=1, epochs=10, hard_examples={})),
@@ -50,7 +52,8 @@ def test_several_runs_give_a_chart_a_key_with_a_curve_a_run(make_run: MakeRun) -
     assert [name for name, _, _ in charts["knn over time"].legend] == ["a", "b"]
 
 
-def test_minutes_are_those_of_the_journals_clock(make_run: MakeRun) -> None:
+def test_curve_minutes(make_run: MakeRun) -> None:
+    """Minutes are those of the journal's clock."""
     curve = curves._series(read_run(make_run()), "knn", "a", 0, "minutes")
     assert curve.x[-1] == pytest.approx(1.55)  # 300 steps of 0.31 s
 
@@ -59,7 +62,8 @@ def series(name: str, x: list[float], y: list[float], slot: int = 0) -> Series:
     return Series(name, slot, np.array(x, dtype=float), np.array(y, dtype=float))
 
 
-def test_condensing_keeps_the_mean() -> None:
+def test_curve_condensing() -> None:
+    """Condensing keeps the mean."""
     ys = [math.sin(i / 7) + (i % 3) for i in range(1000)]
     x, y = condense(series("a", list(range(1000)), ys), limit=100)
     assert len(x) == 100

@@ -59,7 +59,8 @@ def pixels(images: torch.Tensor) -> np.ndarray:
     return levels.clip(0, 255).astype(np.uint8)
 
 
-def test_columns_follow_from_the_objective() -> None:
+def test_gallery_columns() -> None:
+    """Columns follow from the objective."""
     late = CutMix(source="attack")
     made = objective(attack=Adversarial(), mix=CutMix(), late=late)
     grid = gallery(made, a_batch(), num_images=5)
@@ -73,7 +74,7 @@ def test_columns_follow_from_the_objective() -> None:
     assert grid.tiles.shape == (5, 5, 16, 16, 3)
 
 
-def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
+def test_perturbation_column() -> None:
     """Pixels at a border of [0, 1] that the attack pushes outwards stay, since it clips: mid-grey exactly there."""
     batch = a_batch()
     saturated = (batch.crops[0] > 0.5).float()
@@ -90,7 +91,8 @@ def test_the_perturbation_is_mid_grey_where_nothing_moved() -> None:
     assert np.array_equal(shown.astype(int), MID_GREY + 50 * delta)
 
 
-def test_the_mixed_column_holds_the_pasted_region() -> None:
+def test_mixed_column() -> None:
+    """The mixed column holds the pasted region."""
     batch = a_batch()
     mix = CutMix(inside=True)
     grid = gallery(objective(mix=mix), batch, num_images=16)
@@ -109,7 +111,8 @@ def test_the_mixed_column_holds_the_pasted_region() -> None:
     assert all(caption.startswith(f"λ {share:.2f} · loss ") for caption in column(grid, -1))
 
 
-def test_captions_are_the_losses_of_training() -> None:
+def test_gallery_captions() -> None:
+    """Captions are the losses of training."""
     made = objective(attack=Adversarial())
     batch = a_batch()
     grid = gallery(made, batch, num_images=16)
@@ -119,7 +122,8 @@ def test_captions_are_the_losses_of_training() -> None:
         assert sum(shown) / 16 == pytest.approx(parts[name].loss.item(), abs=0.006)
 
 
-def test_looking_changes_nothing() -> None:
+def test_gallery_side_effects() -> None:
+    """Looking changes nothing."""
     made = objective(attack=Adversarial(), mix=CutMix())
     batch = a_batch()
     with unchanged(made.method):
@@ -134,7 +138,8 @@ class Inverted(HardExample):
         return source.at(tuple(1 - crop for crop in source.crops))
 
 
-def test_any_hard_example_gets_a_column() -> None:
+def test_foreign_hard_example_column() -> None:
+    """Any hard example gets a column."""
     batch = a_batch()
     made = objective(inverted=Inverted(kind="inverted"))
     grid = gallery(made, batch, num_images=3)

@@ -80,7 +80,8 @@ def charts(page: Page) -> dict[str, str]:
     return found
 
 
-def test_what_ran_is_said(make_run: MakeRun, tmp_path: Path) -> None:
+def test_report_content(make_run: MakeRun, tmp_path: Path) -> None:
+    """What ran is said."""
     page = page_of([make_run("mine")], tmp_path)
     for text in (
         "digits-hexa-moco",
@@ -101,7 +102,8 @@ def test_what_ran_is_said(make_run: MakeRun, tmp_path: Path) -> None:
     assert (tmp_path / "out" / "report.html").stat().st_size < 300_000
 
 
-def test_nothing_is_loaded_from_anywhere(make_run: MakeRun, tmp_path: Path) -> None:
+def test_self_contained_page(make_run: MakeRun, tmp_path: Path) -> None:
+    """Nothing is loaded from anywhere."""
     text = report([make_run("a"), make_run("b", seed=1)], tmp_path / "x.html").read_text()
     page = Page(text)
     for tag, attributes in page.elements:
@@ -116,7 +118,8 @@ def test_nothing_is_loaded_from_anywhere(make_run: MakeRun, tmp_path: Path) -> N
     assert re.findall(r"https?://", text.replace("http://www.w3.org/2000/svg", "")) == []
 
 
-def test_texts_of_files_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
+def test_escaped_texts(make_run: MakeRun, tmp_path: Path) -> None:
+    """Texts of files are escaped."""
     folder = make_run(
         "a", recipe=EVIL, data=EVIL, hard_examples={EVIL: {"kind": EVIL, "weight": 2}}
     )
@@ -137,9 +140,8 @@ def test_texts_of_files_are_escaped(make_run: MakeRun, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "missing", [("metrics.jsonl", "gallery.png"), ("config.yaml", "results.json")]
 )
-def test_a_missing_file_costs_its_part_only(
-    make_run: MakeRun, tmp_path: Path, missing: tuple[str, ...]
-) -> None:
+def test_missing_report_files(make_run: MakeRun, tmp_path: Path, missing: tuple[str, ...]) -> None:
+    """A missing file costs its part only."""
     folder = make_run(recipe="not-a-recipe")
     for name in missing:
         (folder / name).unlink()
@@ -153,7 +155,8 @@ def test_a_missing_file_costs_its_part_only(
     assert ("evaluation" in sections) == ("results.json" not in missing)
 
 
-def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
+def test_broken_report_files(make_run: MakeRun, tmp_path: Path) -> None:
+    """Broken files are reported."""
     folder = make_run(finished=False)
     for name in ("config.yaml", "environment.json", "results.json"):
         (folder / name).write_text("{: broken")
@@ -171,7 +174,7 @@ def test_broken_files_are_told(make_run: MakeRun, tmp_path: Path) -> None:
     assert "loss" in charts(page)
 
 
-def test_passes_and_repeats_are_counted_apart(make_run: MakeRun, tmp_path: Path) -> None:
+def test_pass_and_repeat_counts(make_run: MakeRun, tmp_path: Path) -> None:
     """A run of 30 passes, of which four had views of their own; the journal knows better than the plan."""
     folder = make_run(start={"view_sets": 7})
     said = "passes over the images and {} repeats of their views"

@@ -12,7 +12,8 @@ from hexa.reporting.runs import read_run
 from tests.reporting.conftest import MakeRun, append
 
 
-def test_the_last_event_decides_the_state(make_run: MakeRun) -> None:
+def test_run_state_by_last_event(make_run: MakeRun) -> None:
+    """The last event decides the state."""
     folder = make_run(finished=False)
     states = {
         "end": "finished",
@@ -25,7 +26,8 @@ def test_the_last_event_decides_the_state(make_run: MakeRun) -> None:
         assert read_run(folder).state == state
 
 
-def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
+def test_broken_journal_lines(make_run: MakeRun) -> None:
+    """Broken lines are left out and reported."""
     folder = make_run(epochs=2)
     journal = folder / "metrics.jsonl"
     lines = journal.read_text().splitlines()
@@ -39,7 +41,8 @@ def test_broken_lines_are_left_out_and_told(make_run: MakeRun) -> None:
     assert run.problems == [f"metrics.jsonl: 3 broken lines left out (3, 5, {len(lines)})"]
 
 
-def test_what_is_no_run_folder_is_refused(tmp_path: Path, make_run: MakeRun) -> None:
+def test_invalid_run_folder(tmp_path: Path, make_run: MakeRun) -> None:
+    """What is not a run folder is refused."""
     with pytest.raises(UserError, match="no such run folder"):
         read_run(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()

@@ -9,7 +9,8 @@ from hexa.reporting.runs import Run, read_run
 from tests.reporting.conftest import MakeRun, run_with
 
 
-def test_several_runs_stand_side_by_side_with_the_best_marked(make_run: MakeRun) -> None:
+def test_side_by_side_runs(make_run: MakeRun) -> None:
+    """Several runs stand side by side, with the best marked."""
     runs = [read_run(make_run(name, seed=seed)) for seed, name in enumerate("abc")]
     grid = scores.evaluations(runs, list("abc"))
     assert grid.header == ("protocol", "data", "metric", "a", "b", "c")
@@ -20,7 +21,8 @@ def test_several_runs_stand_side_by_side_with_the_best_marked(make_run: MakeRun)
     assert not any(row == equal for row, _ in grid.best)
 
 
-def test_seeds_are_averaged_when_nothing_else_differs(make_run: MakeRun) -> None:
+def test_seed_averages(make_run: MakeRun) -> None:
+    """Seeds are averaged if nothing else differs."""
     runs = [read_run(make_run(f"s{seed}", seed=seed)) for seed in range(3)]
     runs.append(read_run(make_run("other", hard_examples={})))
     grid = scores.over_seeds(runs, ["s0", "s1", "s2", "other"])
@@ -45,7 +47,8 @@ def _two_arms(make_run: MakeRun, scores_of: dict[str, list[float]], images: obje
     ]
 
 
-def test_two_arms_are_compared_in_pairs_of_one_seed(make_run: MakeRun) -> None:
+def test_paired_seed_verdict(make_run: MakeRun) -> None:
+    """Two arms are compared in pairs of one seed."""
     runs = _two_arms(make_run, {"a": [50.0, 60.0, 70.0], "bb": [52.0, 62.1, 71.9]}, 100)
     (said,) = scores.verdicts(runs, [run.folder.name for run in runs])
     assert "bb0 and 2 more is better than a0 and 2 more: +2.0 ± 0.2 points" in said
@@ -53,7 +56,8 @@ def test_two_arms_are_compared_in_pairs_of_one_seed(make_run: MakeRun) -> None:
     assert scores.verdicts(runs[:3], ["a", "b", "c"]) == []
 
 
-def test_accuracies_under_attack_are_compared_too(make_run: MakeRun) -> None:
+def test_attacked_accuracy_verdict(make_run: MakeRun) -> None:
+    """Accuracies under attack are compared too."""
     runs = [
         run_with(
             make_run(f"{name}{seed}", seed=seed, batch_size=8 * len(name)),

@@ -14,6 +14,7 @@ def test_mean_and_sample_deviation() -> None:
     assert mean_std([]) == "–"
 
 
-def test_nothing_is_best_among_equals_or_alone() -> None:
+def test_unmarked_best() -> None:
+    """Nothing is best among equals or alone."""
     assert best_of([[1.0], [1.0]]) == best_of([[1.0], []]) == []
     assert best_of([[1.0, 2.0], [], [1.4]]) == [0]

@@ -25,11 +25,12 @@ from hexa.run.build import Machine, build_method, setting_of
         ),
     ],
 )
-def test_branches(changes: dict[str, object], branches: tuple[str, ...]) -> None:
+def test_experiment_branches(changes: dict[str, object], branches: tuple[str, ...]) -> None:
     assert setting_of(override(recipes.get("digits-moco-v2"), changes), 1347).branches == branches
 
 
-def test_weights_depend_on_the_seed_alone() -> None:
+def test_initial_weight_seed() -> None:
+    """Weights depend on the seed alone."""
     experiment = override(
         recipes.get("digits-moco-v2"), {"training.device": "cpu", "network.widths": [4, 8]}
     )

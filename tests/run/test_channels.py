@@ -66,7 +66,8 @@ def _loader(source: Any, **options: Any) -> PretrainLoader:
     return PretrainLoader(source, made, 16, Stream(0), num_workers=0, tolerance=0.1, **options)
 
 
-def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None:
+def test_sixteen_bit_loading(data: str) -> None:
+    """Sixteen bits are kept on the device and from workers."""
     source = open_source(data, "train", channels=BANDS)
     resident = _loader(source)
     decoded = _loader(source, resident_limit_bytes=0)
@@ -85,7 +86,8 @@ def test_sixteen_bits_are_kept_on_the_device_and_from_workers(data: str) -> None
             torch.testing.assert_close(views[0], views[2], atol=3e-6, rtol=0)
 
 
-def test_evaluation_sees_all_bits(data: str) -> None:
+def test_sixteen_bit_evaluation(data: str) -> None:
+    """Evaluation sees all bits."""
     source = open_source(data, "test", channels=BANDS)
     ((images, _, index),) = evaluation_batches(
         source, EvaluationTransform(SIDE), COUNT, num_workers=0
@@ -104,9 +106,10 @@ def test_evaluation_sees_all_bits(data: str) -> None:
     )
 
 
-def test_every_command_takes_them(
+def test_multi_channel_commands(
     data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Every command takes images of five channels."""
     run = pretrain(
         override(recipes.get("digits-hexa-moco"), {**TINY, "data": data, "views.hue": 0.2}),
         tmp_path / "run",
@@ -137,7 +140,8 @@ def test_every_command_takes_them(
 
 
 @pytest.mark.parametrize("channels", [1, 5])
-def test_a_start_of_three_channels_is_inflated_as_timm_does(channels: int, tmp_path: Path) -> None:
+def test_inflated_start_channels(channels: int, tmp_path: Path) -> None:
+    """A start of three channels is inflated as timm does."""
     weights = save_backbone(
         random_backbone(NetworkConfig(name="resnet18"), 32, seed=3), tmp_path / "x.safetensors"
     )

@@ -76,7 +76,8 @@ def run(
     return request.param, folder
 
 
-def test_metrics_are_complete_and_attacks_move_a_grey_level(run: tuple[str, Path]) -> None:
+def test_run_metrics_and_perturbation(run: tuple[str, Path]) -> None:
+    """Metrics are complete, and attacks move pixels by 1/255."""
     name, folder = run
     lines = [
         line for line in map(json.loads, (folder / METRICS).open()) if line["event"] == "train"
@@ -89,7 +90,7 @@ def test_metrics_are_complete_and_attacks_move_a_grey_level(run: tuple[str, Path
         assert 0.5 < line["perturbation/adversarial"] <= 1.001
 
 
-def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) -> None:
+def test_method_resume_bits(run: tuple[str, Path], tmp_path: Path) -> None:
     """In the first epoch, and in the second where it begins with clusters."""
     name, folder = run
     whole = load_backbone(folder).content_hash()
@@ -101,7 +102,8 @@ def test_a_run_goes_on_bit_identically(run: tuple[str, Path], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", UNMIXABLE)
-def test_mixing_puzzles_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+def test_unmixable_methods(name: str, tmp_path: Path) -> None:
+    """Mixing puzzles is refused before anything is written."""
     for hard in ("cutmix", "mixup"):
         with pytest.raises(ConfigError) as caught:
             pretrain(experiment(name, (hard,)), tmp_path / "run", console=QUIET)

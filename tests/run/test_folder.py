@@ -22,9 +22,8 @@ from .test_run import quiet, tiny
 RUN = {"config.yaml", "environment.json", "metrics.jsonl", "checkpoints", "backbone.safetensors"}
 
 
-def test_a_run_is_trained_by_one_process_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_folder_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run is trained by one process at a time."""
     monkeypatch.setattr(folders, "PATIENCE", 0.0)
     monkeypatch.setattr("hexa.run.run.open_images", None)  # it is found out before any data is read
     folder = tmp_path / "run"
@@ -44,18 +43,18 @@ def test_a_run_is_trained_by_one_process_at_a_time(
     assert not stopped.exists()
 
 
-def test_a_helper_of_several_processes_takes_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_helper_process_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper of several processes takes no lock."""
     monkeypatch.setenv("RANK", "1")
     with mine(tmp_path / "run") as is_main:
         assert not is_main
         assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew_past_its_lock(
+def test_killed_run_without_configuration(
     tmp_path: Path,
 ) -> None:
+    """A run that was killed before it had a configuration is begun again."""
     environment = tmp_path / "environment.json"
     environment.write_text(json.dumps({"launcher": "here 1"}))
     (tmp_path / ".config.yaml.123.tmp").write_text("recipe: di")
@@ -65,7 +64,8 @@ def test_a_run_that_was_killed_before_it_had_a_configuration_is_begun_anew_past_
     assert "resumed" not in json.loads(environment.read_text())
 
 
-def test_half_written_files_of_killed_processes_are_removed(copied: Path) -> None:
+def test_half_written_files(copied: Path) -> None:
+    """Half-written files of killed processes are removed."""
     folder = copied
     (folder / "checkpoints" / ".step-00000021.pt.123.tmp").write_bytes(b"half a file")
     (folder / ".backbone.safetensors.123.tmp").write_bytes(b"half a file")
@@ -80,9 +80,10 @@ def test_half_written_files_of_killed_processes_are_removed(copied: Path) -> Non
 @pytest.mark.parametrize(
     "name", ["environment.json", "config.yaml", "step-00000020.pt", "backbone.safetensors"]
 )
-def test_a_full_disk_is_one_line_and_the_run_goes_on_where_it_was(
+def test_full_disk_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path, name: str
 ) -> None:
+    """A full disk is one line, and the run continues where it was."""
     folder = tmp_path / "run"
     rename = os.replace
 

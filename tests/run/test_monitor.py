@@ -49,7 +49,8 @@ def monitor_of(source: ArraySource, **changes: Any) -> Any:
     )
 
 
-def test_it_votes_as_published_and_leaves_the_run_as_it_is(tmp_path: Path, whole: Path) -> None:
+def test_knn_monitor_vote(tmp_path: Path, whole: Path) -> None:
+    """It votes as published and leaves the run as it is."""
     with_it = pretrain(
         tiny(monitor__knn_every=1, monitor__k=20, views__test_scale=3),
         tmp_path / "a",
@@ -72,7 +73,8 @@ def test_it_votes_as_published_and_leaves_the_run_as_it_is(tmp_path: Path, whole
     assert found == [pytest.approx(100 * right / len(labels), abs=100 * 2 / len(labels))]
 
 
-def test_a_source_without_a_test_split_is_asked_about_itself() -> None:
+def test_monitor_without_test_split() -> None:
+    """A source without a test split is asked about itself."""
     monitor = monitor_of(few(ArraySource), monitor__max_images=50)
     bank, queries = monitor.parts()
     assert len(bank) == 50
@@ -93,7 +95,7 @@ class Torn(ArraySource):
         return super().decode(index)
 
 
-def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) -> None:
+def test_monitor_unreadable_images(tmp_path: Path) -> None:
     """What the training takes is its own affair: it has another sample, and a share of its own."""
     torn = few(Torn)
     monitor = monitor_of(torn)
@@ -111,7 +113,8 @@ def test_images_that_cannot_be_read_are_left_out_however_many(tmp_path: Path) ->
         monitor()
 
 
-def test_without_labels_there_is_none() -> None:
+def test_monitor_without_labels() -> None:
+    """Without labels there is none."""
     labelled = few(ArraySource)
     assert monitor_of(ArraySource(labelled.images)) is None
     assert monitor_of(labelled, monitor__knn_every=0) is None

@@ -38,7 +38,7 @@ def run(
     return request.param, folder, said.getvalue()
 
 
-def test_health_of_clusters(
+def test_cluster_health_metrics(
     run: tuple[str, Path, str],
 ) -> None:
     name, folder, _ = run
@@ -48,9 +48,10 @@ def test_health_of_clusters(
     assert ("clusters/nmi_previous" in epochs[-1]) == (name == "deepcluster-v2")
 
 
-def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(
+def test_ctrl_c_between_epochs(
     run: tuple[str, Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Ctrl-C in a pass between epochs stops there and loses nothing."""
     name, whole, _ = run
     if name != "pcl-v2":
         pytest.skip("no pass over the data before the second epoch")
@@ -70,7 +71,8 @@ def test_ctrl_c_in_a_pass_between_epochs_stops_there_and_loses_nothing(
     assert load_backbone(tmp_path / "run").content_hash() == load_backbone(whole).content_hash()
 
 
-def test_images_beyond_the_clean_share_keep_their_last_embedding(tmp_path: Path) -> None:
+def test_embeddings_beyond_clean_share(tmp_path: Path) -> None:
+    """Images beyond the clean share keep their last embedding."""
     changes = {"objective.clean_fraction": 0.5, "method.num_prototypes": [700], "epochs": 2}
     out = pretrain(
         experiment("deepcluster-v2", **changes),

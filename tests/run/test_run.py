@@ -51,7 +51,8 @@ def events(folder: Path) -> list[str]:
     ]
 
 
-def test_a_run_describes_itself(whole: Path) -> None:
+def test_run_folder_contents(whole: Path) -> None:
+    """A run describes itself."""
     names = {path.name for path in whole.iterdir()}
     assert names == {
         "config.yaml",
@@ -75,7 +76,8 @@ def test_a_run_describes_itself(whole: Path) -> None:
     assert [part in text for part in ("digits-hexa-moco", "images/s")] == [True, True]
 
 
-def test_the_backbone_is_the_trained_query_network_with_main_statistics(whole: Path) -> None:
+def test_exported_backbone(whole: Path) -> None:
+    """The backbone is the trained query network with main statistics."""
     found = checkpoints.newest_good(whole / "checkpoints", pytest.fail)
     backbone = load_backbone(whole)
     saved = backbone.network.state_dict()
@@ -90,7 +92,8 @@ def test_the_backbone_is_the_trained_query_network_with_main_statistics(whole: P
     assert backbone.image_size == 8
 
 
-def test_a_cosine_stem_is_not_learned(tmp_path: Path) -> None:
+def test_cosine_stem_freeze(tmp_path: Path) -> None:
+    """A cosine stem is not learned."""
     run = pretrain(tiny(network__stem="cosine"), tmp_path / "run", console=quiet())
     assert torch.equal(
         load_backbone(run).network.get_parameter("conv1.weight"), cosine_filters(4, 3)
@@ -116,15 +119,15 @@ def test_a_cosine_stem_is_not_learned(tmp_path: Path) -> None:
         ({"training__device": "tpu0x"}, "tpu0x"),
     ],
 )
-def test_a_mistake_leaves_nothing_behind(
-    tmp_path: Path, changes: dict[str, Any], words: str
-) -> None:
+def test_refused_run_cleanup(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    """A mistake leaves nothing behind."""
     with one_line(words):
         pretrain(tiny(**changes), tmp_path / "run", console=quiet())
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_occupied_run_folder(tmp_path: Path) -> None:
+    """A folder that is taken is refused with a remedy."""
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(UserError, match="another --out"):
         pretrain(tiny(), tmp_path, console=quiet())
@@ -136,9 +139,8 @@ def test_a_folder_that_is_taken_is_refused_with_a_remedy(tmp_path: Path) -> None
     assert len(list(tmp_path.iterdir())) == 3
 
 
-def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
-    copied: Path, whole: Path
-) -> None:
+def test_finished_run_resume(copied: Path, whole: Path) -> None:
+    """Resuming a finished run trains nothing and keeps what began it."""
     (copied / "backbone.safetensors").unlink()
     resume(copied, console=(console := quiet()))
     assert "continuing after step 21 of 21" in console.file.getvalue()  # type: ignore[attr-defined]
@@ -150,9 +152,10 @@ def test_resuming_a_finished_run_trains_nothing_and_keeps_what_began_it(
     assert len(after["resumed"]) == 1
 
 
-def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_restart(
+def test_edited_config_and_damaged_checkpoints(
     copied: Path,
 ) -> None:
+    """Neither an edited config nor the loss of all checkpoints is a silent restart."""
     experiments.dump(tiny(method__temperature=0.5), copied / "config.yaml")
     with pytest.raises(UserError, match=r"config\.yaml has changed"):
         resume(copied, console=quiet())
@@ -164,7 +167,7 @@ def test_an_edited_config_is_refused_and_no_intact_checkpoint_is_no_silent_resta
         resume(copied, console=quiet())
 
 
-def test_a_run_that_diverged_before_its_first_checkpoint_is_begun_anew(
+def test_early_divergence_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
 ) -> None:
     """As its message says, in the same folder, of which nothing of the first run is left."""
@@ -192,9 +195,10 @@ def bitmaps(root: Path, first: int = 0) -> str:
     return f"folder:{root}"
 
 
-def test_images_replaced_under_the_same_names_and_sizes_are_not_gone_on_with(
+def test_replaced_images_resume(
     tmp_path: Path,
 ) -> None:
+    """Images replaced under the same names and sizes are not continued with."""
     folder = pretrain(tiny(data=bitmaps(tmp_path / "x")), tmp_path / "run", console=quiet())
     for file in (tmp_path / "x").iterdir():
         file.touch()

@@ -28,7 +28,8 @@ def _experiment(**changes: Any) -> Experiment:
     )
 
 
-def test_numbers_take_the_place_of_auto() -> None:
+def test_auto_normalisation() -> None:
+    """Numbers take the place of auto."""
     assert settled(_experiment(), open_source("digits")) == (_experiment(), [])
     made, notes = settled(override(_experiment(), AUTO), open_source("digits"))
     pixels = open_source("digits").images.double() / 255
@@ -40,7 +41,8 @@ def test_numbers_take_the_place_of_auto() -> None:
     assert one.network.std == _experiment().network.std
 
 
-def test_a_run_keeps_the_numbers(tmp_path: Path, says: Says) -> None:
+def test_auto_normalisation_in_run(tmp_path: Path, says: Says) -> None:
+    """A run keeps the numbers."""
     words = [
         "pretrain",
         "digits-moco-v2",
@@ -60,7 +62,8 @@ def test_a_run_keeps_the_numbers(tmp_path: Path, says: Says) -> None:
     assert main(["resume", str(tmp_path / "run")]) == 0
 
 
-def test_what_has_no_colours_is_not_recoloured() -> None:
+def test_colourless_view_fields() -> None:
+    """What has no colours is not recoloured."""
     changes = {
         "network__channels": 4,
         "network__mean": [0.5] * 4,
@@ -95,6 +98,7 @@ def _member() -> str:
     return str(made.network)
 
 
-def test_all_processes_get_what_one_has_measured() -> None:
+def test_measured_statistics_broadcast() -> None:
+    """All processes get what one has measured."""
     one, other = run_together(2, _member)
     assert one == other

@@ -66,7 +66,8 @@ def equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool
 # -- what is taken over -----------------------------------------------------------------------------------------------
 
 
-def test_network_normalisation_and_size_come_with_the_weights_unless_given(weights: Path) -> None:
+def test_start_inherited_fields(weights: Path) -> None:
+    """Network, normalisation and size come with the weights unless given."""
     experiment = begun(weights)
     assert experiment.network == NETWORK
     assert experiment.views.size == 8
@@ -86,9 +87,8 @@ def test_network_normalisation_and_size_come_with_the_weights_unless_given(weigh
         ("cifar10-deepcluster-v2+small+adversarial", 1),
     ],
 )
-def test_backbone_twin_and_further_batch_norms_are_filled(
-    weights: Path, recipe: str, encoders: int
-) -> None:
+def test_start_weights_in_encoders(weights: Path, recipe: str, encoders: int) -> None:
+    """Backbone, twin and further batch norms are filled."""
     given = {"start.weights": str(weights), "training.device": "cpu", "training.precision": "fp32"}
     experiment = begin_from_weights(experiments.override(recipes.get(recipe), given), given)
     method = build_method(
@@ -105,7 +105,8 @@ def test_backbone_twin_and_further_batch_norms_are_filled(
     assert checked > encoders * len(source)  # the auxiliary batch-norms beside
 
 
-def test_positions_of_a_transformer_are_interpolated(tmp_path: Path) -> None:
+def test_start_position_interpolation(tmp_path: Path) -> None:
+    """Positions of a transformer are interpolated."""
     options = {"img_size": 16, "patch_size": 4, "depth": 2, "embed_dim": 24, "num_heads": 2}
     config = NetworkConfig(name="vit_tiny_patch16_224", options=options)
     path = save_backbone(random_backbone(config, 16), tmp_path / "vit.safetensors")
@@ -128,7 +129,7 @@ def strict_vit(folder: Path) -> Path:
     return save_backbone(random_backbone(config, 64), folder / "vit.safetensors")
 
 
-def test_a_transformer_learns_from_small_crops_too(tmp_path: Path) -> None:
+def test_start_transformer_small_crops(tmp_path: Path) -> None:
     """Recipes' crops are rounded to patches, and the network takes images of all their sizes."""
     crops = [{"count": 2, "size": 20}]
     recipe = experiments.override(
@@ -145,7 +146,8 @@ def test_a_transformer_learns_from_small_crops_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("with_weights", [True, False])
-def test_views_that_patches_do_not_divide_are_refused(with_weights: bool, tmp_path: Path) -> None:
+def test_views_between_patches(with_weights: bool, tmp_path: Path) -> None:
+    """Views that patches do not divide are refused."""
     given: dict[str, Any] = {"views.size": 36}
     if with_weights:
         given["start.weights"] = str(strict_vit(tmp_path))
@@ -159,7 +161,8 @@ def test_views_that_patches_do_not_divide_are_refused(with_weights: bool, tmp_pa
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def test_statistics_are_kept_or_follow(weights: Path, tmp_path: Path) -> None:
+def test_start_batch_norm_statistics(weights: Path, tmp_path: Path) -> None:
+    """Statistics are kept, or follow."""
     parameters, statistics = split(load_backbone(weights))
     kept = split(trained(begun(weights), tmp_path / "keep"))
     assert equal(kept[1], statistics)
@@ -170,7 +173,8 @@ def test_statistics_are_kept_or_follow(weights: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_frozen_backbone_stays_until_its_epoch(weights: Path, tmp_path: Path) -> None:
+def test_frozen_backbone_epochs(weights: Path, tmp_path: Path) -> None:
+    """A frozen backbone stays until its epoch."""
     parameters, _ = split(load_backbone(weights))
     assert equal(
         split(trained(begun(weights, start__freeze_backbone=1), tmp_path / "one"))[0], parameters
@@ -179,14 +183,16 @@ def test_a_frozen_backbone_stays_until_its_epoch(weights: Path, tmp_path: Path) 
     assert not equal(split(thawed)[0], parameters)
 
 
-def test_only_the_last_stages_learn(weights: Path, tmp_path: Path) -> None:
+def test_trainable_stages(weights: Path, tmp_path: Path) -> None:
+    """Only the last stages learn."""
     parameters, _ = split(load_backbone(weights))
     after, _ = split(trained(begun(weights, start__trainable_stages=1), tmp_path / "run"))
     moved = {name for name, value in after.items() if not torch.equal(value, parameters[name])}
     assert moved == {name for name in after if name.startswith("layer2.")}
 
 
-def test_rates_fall_by_stage(weights: Path) -> None:
+def test_layer_decay_rates(weights: Path) -> None:
+    """Rates fall by stage."""
     experiment = begun(weights, start__backbone_rate=0.5, start__layer_decay=0.1)
     method = build_method(
         experiment, setting_of(experiment, 1347), Machine(torch.device("cpu"), "fp32")
@@ -205,9 +211,8 @@ def test_rates_fall_by_stage(weights: Path) -> None:
 # -- resuming ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_needs_its_start_no_more_and_ends_the_same(
-    weights: Path, tmp_path: Path
-) -> None:
+def test_resume_without_start(weights: Path, tmp_path: Path) -> None:
+    """A resumed run needs its start no more and ends the same."""
     fields = {"epochs": 2, "training__checkpoint_every_steps": 4, "training__keep": 20}
     whole = trained(
         begun(weights, start__freeze_backbone=1, start__layer_decay=0.5, **fields),
@@ -239,7 +244,7 @@ def repeating(weights: Path, **changes: Any) -> Experiment:
 
 
 @pytest.mark.parametrize("room", [None, 600_000], ids=["all", "a batch"])
-def test_maps_below_the_stages_that_learn_are_computed_once(
+def test_trunk_map_cache(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None
 ) -> None:
     """Ten of 25 batches, or all but two where there is room for one; resumed, with none in memory, it ends the same."""
@@ -268,9 +273,7 @@ def test_maps_below_the_stages_that_learn_are_computed_once(
         assert fresh.content_hash() != whole.content_hash()
 
 
-def test_tokens_below_the_last_block_are_computed_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trunk_token_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ViT whose last block learns ends as it does on pixels, within rounding; other blocks stay as they were."""
     options = {"img_size": 8, "patch_size": 4, "depth": 2, **NARROW}
     vit = NetworkConfig(name="vit_tiny_patch16_224", options=options)
@@ -292,9 +295,8 @@ def test_tokens_below_the_last_block_are_computed_once(
 
 
 @pytest.mark.parametrize("field", [{}, {"start.batch_norm": "follow"}], ids=str)
-def test_maps_are_remembered_only_where_they_never_change(
-    weights: Path, field: dict[str, Any]
-) -> None:
+def test_trunk_cache_condition(weights: Path, field: dict[str, Any]) -> None:
+    """Maps are remembered only if they never change."""
     made = repeating(weights, **field)
     machine = Machine(torch.device("cpu"), "fp32")
     found = remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None
@@ -304,7 +306,8 @@ def test_maps_are_remembered_only_where_they_never_change(
 NARROW = {"embed_dim": 48, "num_heads": 3}
 
 
-def test_other_weights_under_the_same_name_are_refused(weights: Path, tmp_path: Path) -> None:
+def test_changed_start_weights(weights: Path, tmp_path: Path) -> None:
+    """Other weights under the same name are refused."""
     experiment = begun(weights)
     save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
     with pytest.raises(UserError, match="has changed since this experiment began"):

@@ -21,7 +21,8 @@ from hexa.run.start import begin_from_weights
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 
 
-def test_a_configuration_runs_no_code() -> None:
+def test_configuration_code_refusal() -> None:
+    """A configuration runs no code."""
     named = {"start.weights": "python:antigravity:fly"}
     experiment = experiments.override(recipes.get("digits-moco-v2"), named)
     with pytest.raises(UserError, match="is code, which is not run here; save the state_dict"):
@@ -60,7 +61,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_norm_that_is_called_a_head_is_kept(files: Path) -> None:
+def test_convnext_head_norm(files: Path) -> None:
     """timm's ConvNeXts have their last normalisation in `head`, beside the classifier."""
     made = load_backbone(f"{files}/convnext.pt#convnext_atto").state_dict()
     assert torch.equal(

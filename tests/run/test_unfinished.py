@@ -12,7 +12,8 @@ from tests.conftest import Says
 from .test_visualize import a_run, tiny
 
 
-def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
+def test_unfinished_run_note(tmp_path: Path, says: Says) -> None:
+    """An unfinished run is named."""
     run = a_run(tmp_path / "run", tiny())
     note = f"note: {run} is unfinished: this is its newest checkpoint; {{}} trains it to the end"
     said = says("export", run, "--to", "timm", "--out", tmp_path / "out.safetensors").out
@@ -34,9 +35,10 @@ def test_an_unfinished_run_is_named(tmp_path: Path, says: Says) -> None:
     assert f"the better of start and result is {run}/winner.safetensors" in says(*embedding).out
 
 
-def test_pictures_tell_their_stages_and_count_images(
+def test_picture_stages_and_counts(
     tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Pictures tell their stages and count images."""
     given = (a_run(tmp_path / "run", tiny()), "--data", "digits", "--out", tmp_path / "out.png")
     assert (
         says("visualize", *given).err == "opening the images …\nmaking hard examples …\ndrawing …\n"

@@ -41,7 +41,8 @@ def a_run(folder: Path, experiment: Experiment, fill: float | None = None) -> Pa
     return folder
 
 
-def test_a_recipe_by_name(tmp_path: Path) -> None:
+def test_visualize_recipe(tmp_path: Path) -> None:
+    """A recipe by name."""
     grid = Look.at("digits-hexa-moco", "digits").gallery(3)
     assert grid.heads == ("view", "perturbation × 64", "adversarial")
     view, delta, adversarial = grid.tiles.astype(int).swapaxes(0, 1)
@@ -49,7 +50,7 @@ def test_a_recipe_by_name(tmp_path: Path) -> None:
     assert np.abs(adversarial - view).max() == 1
 
 
-def test_a_run_shows_its_trained_method(tmp_path: Path) -> None:
+def test_visualize_trained_run(tmp_path: Path) -> None:
     """The same configuration with all weights zero: its gradient is zero, so nothing moves."""
     trained = Look.at(a_run(tmp_path / "run", tiny()), None).gallery().tiles
     dead = Look.at(a_run(tmp_path / "dead", tiny(), fill=0.0), None).gallery().tiles
@@ -58,9 +59,8 @@ def test_a_run_shows_its_trained_method(tmp_path: Path) -> None:
     assert np.array_equal(trained[:, 0], dead[:, 0])
 
 
-def test_files_that_only_a_runs_configuration_names_are_opened_on_request(
-    tmp_path: Path, says: Says
-) -> None:
+def test_private_files_of_run(tmp_path: Path, says: Says) -> None:
+    """Files that only a run's configuration names are opened on request."""
     named = plain_images(tmp_path / "private", dict.fromkeys(("a.png", "b.png"), (9, 9)))
     run = a_run(tmp_path / "run", override(tiny(), {"data": named}))
     picture = ["--out", tmp_path / "a.png", "--num-images", "2"]

@@ -39,7 +39,8 @@ def state(seed: int = 0) -> checkpoints.State:
     }
 
 
-def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
+def test_checkpoint_roundtrip(tmp_path: Path) -> None:
+    """Everything comes back bit for bit."""
     original = state()
     path = checkpoints.save(tmp_path, 123, original)
     assert path.name == "step-00000123.pt"
@@ -52,7 +53,8 @@ def test_everything_comes_back_bit_for_bit(tmp_path: Path) -> None:
     assert original["optimizer"]["state"][0]["momentum_buffer"].abs().sum() > 0
 
 
-def test_some_stay_whatever_is_newer(tmp_path: Path) -> None:
+def test_permanent_checkpoints(tmp_path: Path) -> None:
+    """Some stay, whatever is newer."""
     for step in range(10, 80, 10):
         checkpoints.save(tmp_path, step, state(step), keep=1, stays=30)
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
@@ -60,7 +62,8 @@ def test_some_stay_whatever_is_newer(tmp_path: Path) -> None:
     ]
 
 
-def test_a_later_bad_file_does_not_push_out_good_ones(tmp_path: Path) -> None:
+def test_bad_newest_checkpoint(tmp_path: Path) -> None:
+    """A later bad file does not push out good ones."""
     checkpoints.save(tmp_path, 10, state())
     checkpoints.path_of(tmp_path, 90).write_bytes(b"bad")
     checkpoints.save(tmp_path, 20, state())
@@ -69,7 +72,8 @@ def test_a_later_bad_file_does_not_push_out_good_ones(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9])
-def test_a_truncated_file_is_passed_over_with_a_warning(tmp_path: Path, share: float) -> None:
+def test_truncated_checkpoint(tmp_path: Path, share: float) -> None:
+    """A truncated file is passed over with a warning."""
     checkpoints.save(tmp_path, 10, state(1))
     path = checkpoints.save(tmp_path, 20, state(2))
     content = path.read_bytes()
@@ -81,7 +85,8 @@ def test_a_truncated_file_is_passed_over_with_a_warning(tmp_path: Path, share: f
     assert "trying the checkpoint before it" in said[0]
 
 
-def test_an_altered_value_is_noticed_where_the_archive_is_intact(tmp_path: Path) -> None:
+def test_altered_checkpoint_value(tmp_path: Path) -> None:
+    """An altered value is noticed although the archive is intact."""
     path = checkpoints.save(tmp_path, 1, state())
     content = torch.load(path, weights_only=True)
     content["method"]["weight"][0, 0, 0, 0] *= 1.000001
@@ -89,7 +94,8 @@ def test_an_altered_value_is_noticed_where_the_archive_is_intact(tmp_path: Path)
     refused(path, "checksum")
 
 
-def test_foreign_files_are_recognised(tmp_path: Path) -> None:
+def test_foreign_checkpoint_files(tmp_path: Path) -> None:
+    """Foreign files are recognised."""
     path = checkpoints.path_of(tmp_path, 5)
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, path)
     refused(path, "not a checkpoint of hexa")
@@ -98,7 +104,8 @@ def test_foreign_files_are_recognised(tmp_path: Path) -> None:
     refused(tmp_path / "step-00000006.pt", "No such file")
 
 
-def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+def test_checkpoint_code_refusal(tmp_path: Path) -> None:
+    """Nothing in a file is executed."""
     path = checkpoints.path_of(tmp_path, 5)
     torch.save(
         {"format": checkpoints.FORMAT, "trap": Calls(os.mkdir, str(tmp_path / "made"))}, path
@@ -107,7 +114,7 @@ def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_no_checkpoint_at_all(tmp_path: Path) -> None:
+def test_absent_checkpoints(tmp_path: Path) -> None:
     said: list[str] = []
     assert checkpoints.newest_good(tmp_path / "none", said.append) is None
     checkpoints.path_of(tmp_path, 3).write_bytes(b"")
@@ -115,9 +122,8 @@ def test_no_checkpoint_at_all(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
-def test_a_failed_save_leaves_the_folder_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_checkpoint_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed save leaves the folder as it was."""
     checkpoints.save(tmp_path, 1, state())
     monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("No space left on device")))
     with pytest.raises(OSError, match="No space"):
@@ -125,6 +131,7 @@ def test_a_failed_save_leaves_the_folder_as_it_was(
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.pt"]
 
 
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_checkpoint_pipe(tmp_path: Path) -> None:
+    """A pipe is not waited for."""
     os.mkfifo(checkpoints.path_of(tmp_path, 1))
     refused(checkpoints.path_of(tmp_path, 1), "not a file")

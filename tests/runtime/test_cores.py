@@ -20,9 +20,10 @@ from hexa.runtime import cores
         ({"GOMP_SPINCOUNT": "7"}, float("inf"), {}),
     ],
 )
-def test_threads_are_limited_to_a_quota_sleep_soon_and_never_against_the_user(
+def test_thread_environment(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], quota: float, used: dict[str, str]
 ) -> None:
+    """Threads are limited to a quota and sleep soon, never against the user."""
     monkeypatch.setattr(os, "environ", dict(given))
     monkeypatch.setattr(cores, "allowed_cores", lambda: list(range(64)))
     monkeypatch.setattr(cores, "_quotas", lambda: iter([quota]))
@@ -30,7 +31,7 @@ def test_threads_are_limited_to_a_quota_sleep_soon_and_never_against_the_user(
     assert os.environ == given | used
 
 
-def test_it_is_said_before_torch_is_imported() -> None:
+def test_thread_environment_before_torch() -> None:
     """The variables are read as OpenMP is loaded, with torch."""
     watch = """
 import os, sys

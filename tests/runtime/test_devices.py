@@ -16,7 +16,8 @@ from tests.modules import unchanged
 
 
 @pytest.mark.parametrize("name", ["auto", "cuda", "cuda:3"])
-def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_process_gpu_count(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """More processes than GPUs are refused."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "1")
@@ -29,9 +30,8 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch, n
 
 
 @pytest.mark.parametrize("name", ["meta", "mps", "xpu"])
-def test_a_device_without_data_or_support_is_refused(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_devices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device without data or support is refused."""
     if name != "meta":  # which some machine has
         monkeypatch.setattr(
             torch, "zeros", Mock(side_effect=AssertionError("Torch not compiled with it enabled"))
@@ -42,16 +42,18 @@ def test_a_device_without_data_or_support_is_refused(
         pick_device(name)
 
 
-def test_a_number_of_processes_without_torchrun_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_world_size_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number of processes without torchrun is refused."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(UserError, match="RANK"):
         processes.initialize(torch.device("cpu"))
 
 
-def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(
+def test_depthwise_precision(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Depthwise networks learn in fp32 on a CPU and are used in bf16."""
     monkeypatch.setattr(precision, "has_native_bf16", lambda device: True)
     cpu = torch.device("cpu")
     gpu = torch.device("cuda")
@@ -66,9 +68,8 @@ def test_depthwise_networks_learn_in_fp32_on_a_cpu_and_are_used_in_bf16(
     assert precision.resolve("fp32", gpu) == "fp32"
 
 
-def test_weights_of_five_dimensions_stay_as_they_are_where_those_of_four_become_channels_last() -> (
-    None
-):
+def test_channels_last_placement() -> None:
+    """Weights of four dimensions become channels-last; those of five stay."""
     network = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv3d(1, 4, 3))
     with unchanged(network):
         assert precision.place(network, torch.device("cpu")) is network

@@ -13,7 +13,8 @@ import pytest
 from hexa.runtime.files import describe, sweep, write_whole
 
 
-def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+def test_failed_write(tmp_path: Path) -> None:
+    """A failed write leaves the file as it was."""
     path = write_whole(tmp_path / "folder" / "file", lambda file: file.write(b"before"))
     with pytest.raises(ZeroDivisionError):
         write_whole(path, lambda file: file.write(b"x" * (1 // 0)))
@@ -21,7 +22,9 @@ def test_a_failed_write_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_write_error_filename(tmp_path: Path) -> None:
+    """A file that cannot be written is named."""
+
     def full(file: BinaryIO) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -45,7 +48,8 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_killed_processes_left_is_swept_away(tmp_path: Path) -> None:
+def test_temporary_file_sweep(tmp_path: Path) -> None:
+    """What killed processes left is swept away."""
     left = [".one.json.123.tmp", ".two[1].pt.4.tmp", ".two[1].pt.55.tmp"]
     kept = [
         "one.json",
@@ -63,9 +67,8 @@ def test_what_killed_processes_left_is_swept_away(tmp_path: Path) -> None:
     sweep(tmp_path / "absent")
 
 
-def test_content_is_on_the_disk_before_its_name_and_the_name_thereafter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_flush_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Content is on the disk before its name, and the name thereafter."""
     flush = os.fsync
     rename = os.replace
     calls = list[str]()

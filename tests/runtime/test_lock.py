@@ -26,7 +26,7 @@ with locked(Path(sys.argv[1]), "works"):
 """
 
 
-def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
+def test_lock_holder(tmp_path: Path) -> None:
     """Even if children outlive the holder, as those that decode images do when the training is killed."""
     lock = tmp_path / "locks" / "one"
     command = [sys.executable, "-c", HOLD, str(lock)]
@@ -48,7 +48,8 @@ def test_a_lock_names_its_holder_and_ends_with_it(tmp_path: Path) -> None:
         pass
 
 
-def test_nothing_is_left_behind_but_what_others_put_there(tmp_path: Path) -> None:
+def test_lock_cleanup(tmp_path: Path) -> None:
+    """Nothing is left behind but what others put there."""
     with locked(tmp_path / "new" / "deep" / "lock", "works"):
         assert (tmp_path / "new" / "deep" / "lock").exists()
     assert list(tmp_path.iterdir()) == []
@@ -63,7 +64,7 @@ def test_nothing_is_left_behind_but_what_others_put_there(tmp_path: Path) -> Non
         shutil.rmtree(tmp_path / "new")
 
 
-def test_a_link_in_the_place_of_a_lock_is_not_followed(tmp_path: Path) -> None:
+def test_lock_symlink(tmp_path: Path) -> None:
     """Whoever hands over a run folder must not choose a file to be overwritten."""
     (tmp_path / "precious").write_text("content")
     for target in (tmp_path / "precious", tmp_path / "missing" / "deep"):

@@ -13,16 +13,15 @@ from docs.generated import PAGES, ROOT
 from hexa.runtime import packages
 
 
-def test_nothing_says_to_install_the_other_project() -> None:
+def test_foreign_package_name() -> None:
+    """Nothing says to install the other project."""
     for path in [*PAGES, *(ROOT / "src").rglob("*.py")]:
         assert not re.search(r"hexa\[|install '?hexa(?!-ssl)", path.read_text(encoding="utf-8")), (
             path
         )
 
 
-def test_a_copy_names_the_commit_that_it_is_told_and_what_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_commit_and_source_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a checkout: HEXA_COMMIT, and a hash that is another one if a file is."""
     copy = tmp_path / "hexa"
     package = Path(hexa.__file__).parent

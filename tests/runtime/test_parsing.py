@@ -20,7 +20,8 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n"
 
 
 @pytest.mark.parametrize("name", recipes.names()[::6])
-def test_what_we_write_is_read_as_it_was(name: str, tmp_path: Path) -> None:
+def test_config_roundtrip(name: str, tmp_path: Path) -> None:
+    """What we write is read as it was."""
     experiment = recipes.get(name)
     dump(experiment, tmp_path / "config.yaml")
     text = (tmp_path / "config.yaml").read_text()
@@ -33,7 +34,8 @@ def test_what_we_write_is_read_as_it_was(name: str, tmp_path: Path) -> None:
     "data",
     ["2024-01-01", "=", "<<", "yes", "1e5", "0o7", "folder:a: b", "folder:\udcff", "a\nb", "µ"],
 )
-def test_text_that_looks_like_something_else_stays_text(data: str, tmp_path: Path) -> None:
+def test_ambiguous_text(data: str, tmp_path: Path) -> None:
+    """Text that looks like something else stays text."""
     dump(
         override(recipes.get("digits-moco-v2"), {}).model_copy(update={"data": data}),
         tmp_path / "config.yaml",
@@ -59,7 +61,8 @@ def test_text_that_looks_like_something_else_stays_text(data: str, tmp_path: Pat
         ("a: [", "line 1"),
     ],
 )
-def test_what_is_refused_is_refused_in_one_line_and_soon(text: str, said: str) -> None:
+def test_hostile_yaml(text: str, said: str) -> None:
+    """What is refused is refused in one line, and soon."""
     begin = time.monotonic()
     with one_line(said):
         from_yaml(text)
@@ -69,7 +72,7 @@ def test_what_is_refused_is_refused_in_one_line_and_soon(text: str, said: str) -
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, "[" * 80 + "]" * 80, '{"a":' * 60 + "1" + "}" * 60, "{", "", "9" * 5000]
 )
-def test_json_that_is_refused(text: str) -> None:
+def test_hostile_json(text: str) -> None:
     with pytest.raises(UserError):
         from_json(text)
 
@@ -87,11 +90,13 @@ def test_json_that_is_refused(text: str) -> None:
         ("folder:\udcff", "folder:\udcff"),
     ],
 )
-def test_options_are_what_they_look_like_or_text(text: str, value: Any) -> None:
+def test_option_values(text: str, value: Any) -> None:
+    """Options are what they look like, or text."""
     assert from_option(text) == value
 
 
-def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path: Path) -> None:
+def test_readable_files(tmp_path: Path) -> None:
+    """Only regular files of a bounded size in their folder are read."""
     folder = tmp_path / "run"
     folder.mkdir()
     (tmp_path / "outside").write_text("a: 1")
@@ -117,7 +122,7 @@ def test_only_regular_files_of_a_bounded_size_in_their_folder_are_read(tmp_path:
             read_text(folder / name, MOST_YAML, within=folder)
 
 
-def test_times() -> None:
+def test_duration_parsing() -> None:
     assert [seconds_of(text) for text in ("90s", "1.5h", "1h30m", "1d 1s", 300)] == [
         90,
         5400,

@@ -10,7 +10,8 @@ from rich.console import Console
 from hexa.runtime import progress
 
 
-def test_the_time_left_of_a_run_does_not_count_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time left of a run does not count its start."""
     clock = [0.0]
     written = io.StringIO()
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])

@@ -7,7 +7,8 @@ import torch
 from hexa.runtime.random import Stream
 
 
-def test_same_name_same_numbers_other_name_others() -> None:
+def test_stream_names() -> None:
+    """The same name gives the same numbers, another name others."""
     a = Stream(3).child("views", 2)
     b = Stream(3, ("views", 2))
     assert torch.equal(
@@ -23,7 +24,7 @@ def test_same_name_same_numbers_other_name_others() -> None:
     assert found == 5
 
 
-def test_numbers_do_not_change_between_versions_or_machines() -> None:
+def test_stream_stability() -> None:
     """A stored run must be reproducible by a later version."""
     assert Stream(0).integer() == 5254295370254170289
     found = Stream(1, ("views", 7)).integer()
@@ -31,7 +32,8 @@ def test_numbers_do_not_change_between_versions_or_machines() -> None:
     assert found == expected
 
 
-def test_drawing_leaves_the_global_generator_alone() -> None:
+def test_stream_isolation() -> None:
+    """Drawing leaves the global generator alone."""
     torch.manual_seed(0)
     before = torch.get_rng_state()
     torch.rand(5, generator=Stream(0).child("x").generator())

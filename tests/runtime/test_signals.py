@@ -27,7 +27,7 @@ def usual() -> Iterator[list[int]]:
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(ALL, ALL)))
-def test_only_ctrl_c_hurries(usual: list[int], first: int, second: int) -> None:
+def test_second_signal(usual: list[int], first: int, second: int) -> None:
     """A scheduler, a shell that ends and a parent repeat the signal, or send another, while the state is saved."""
     with Interrupts(lambda _: None) as interrupts:
         signal.raise_signal(first)
@@ -41,7 +41,8 @@ def test_only_ctrl_c_hurries(usual: list[int], first: int, second: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
-def test_a_signal_that_is_ignored_stays_ignored(usual: list[int], number: int) -> None:
+def test_ignored_signal(usual: list[int], number: int) -> None:
+    """A signal that is ignored stays ignored."""
     signal.signal(number, signal.SIG_IGN)
     with Interrupts(lambda _: None) as interrupts:
         os.kill(os.getpid(), number)
@@ -51,9 +52,9 @@ def test_a_signal_that_is_ignored_stays_ignored(usual: list[int], number: int) -
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_the_handler_of_a_scheduler_is_called_once_the_work_has_stopped(
-    usual: list[int], number: int
-) -> None:
+def test_scheduler_signal_handler(usual: list[int], number: int) -> None:
+    """The handler of a scheduler is called once the work has stopped."""
+
     def work() -> None:
         with Interrupts(lambda _: None) as interrupts:
             signal.raise_signal(number)

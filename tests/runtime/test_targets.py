@@ -25,7 +25,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "name", ["a.json", "new/deep/a.json", "\udcff.json", "[b].json", "file.json", "é\n.json"]
 )
-def test_what_can_be_written_is_told_so(here: Path, name: str) -> None:
+def test_writable_targets(here: Path, name: str) -> None:
+    """What can be written is accepted, and trying leaves nothing."""
     before = sorted(here.rglob("*"))
     assert targets.check(name, (".json",)) == Path(name)
     assert sorted(here.rglob("*")) == before
@@ -44,14 +45,15 @@ def test_what_can_be_written_is_told_so(here: Path, name: str) -> None:
         ("a\0.json", "cannot be the name"),
     ],
 )
-def test_what_cannot_be_written_is_refused(here: Path, name: str, said: str) -> None:
+def test_unwritable_targets(here: Path, name: str, said: str) -> None:
+    """What cannot be written is refused."""
     before = sorted(here.rglob("*"))
     with pytest.raises(UserError, match=said):
         targets.check(name, (".json",))
     assert sorted(here.rglob("*")) == before
 
 
-def test_a_folder_to_write_into(here: Path) -> None:
+def test_target_folders(here: Path) -> None:
     assert targets.check_folder("runs/new") == Path("runs/new")
     for name in ("file", "file/new", "loop/new"):
         with pytest.raises(UserError):

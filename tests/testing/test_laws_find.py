@@ -102,7 +102,7 @@ def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
         ),
     ],
 )
-def test_a_law_finds_its_fault(
+def test_law_faults(
     monkeypatch: pytest.MonkeyPatch,
     law: str,
     of: type,
@@ -110,6 +110,7 @@ def test_a_law_finds_its_fault(
     fault: Callable[..., Any],
     said: str,
 ) -> None:
+    """Each law finds its fault."""
     case = Case("byol", {}, {"cutmix": {}} if of is CutMix else {}).made()
     LAWS[law](case)
     monkeypatch.setattr(BYOL, "commit", BYOL.commit)  # put back whatever a fault does
@@ -124,7 +125,8 @@ def of_variances(self: BYOL, embedding: Any, labels: Any) -> Any:
     return hinge + (embedding - embedding.flip(0)).square().mean(-1)
 
 
-def test_a_loss_of_variances_on_the_sphere_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variance_loss_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of variances on the sphere is warned of."""
     experiment = recipes.get("digits-moco-v2")
     byol = Case("byol", {}, {}).made().method
     experiment = experiment.model_copy(update={"method": byol, "hard_examples": {}})
@@ -157,7 +159,7 @@ def digits():
 
 
 @pytest.mark.parametrize(("offset", "status"), [(0, 0), (0.7, 1)])
-def test_the_command(tmp_path: Path, says: Says, offset: float, status: int) -> None:
+def test_check_command(tmp_path: Path, says: Says, offset: float, status: int) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN.format(offset=offset))
     out = says("check", f"{tmp_path / 'mine.py'}:digits", status=status).out
     assert out.count("ok ") + out.count("BROKEN") == len(LAWS)

@@ -47,9 +47,7 @@ _CLOSED = "{} >&- 2>&- <&-"
 
 
 @pytest.mark.parametrize(("line", "of_help"), SHELL.items())
-def test_output_that_cannot_be_written(
-    line: str, of_help: int, tmp_path: Path, tally: Tally
-) -> None:
+def test_unwritable_output(line: str, of_help: int, tmp_path: Path, tally: Tally) -> None:
     training = " ".join(f"'{word}'" for word in pretrain("run", epochs=1, training__log_every=10))
     for arguments, expected in [("pretrian", 2), ("--help", of_help), (training, 0)][
         : 3 if line == _CLOSED else 2
@@ -76,9 +74,10 @@ def clean(text: str) -> bool:
 
 
 @pytest.mark.parametrize("name", ["x[/b]", ODD, "a\nhexa: error: b", "é"])
-def test_names_are_printed_as_they_are(
+def test_printed_names(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says, tally: Tally
 ) -> None:
+    """Names are printed as they are."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, console: Path(out))
     shown = name.encode("unicode-escape", "surrogatepass").decode().replace("\\xe9", "é")
@@ -93,7 +92,8 @@ def test_names_are_printed_as_they_are(
 # -- targets --------------------------------------------------------------------------------------------------------
 
 
-def test_a_disk_that_fills_up_at_the_end_loses_no_result(tmp_path: Path, tally: Tally) -> None:
+def test_full_disk_result(tmp_path: Path, tally: Tally) -> None:
+    """A disk that fills up at the end loses no result."""
     out = tmp_path / "result.json"
     arguments = [
         "evaluate",
@@ -133,7 +133,7 @@ TARGETS = {
 @pytest.mark.parametrize(
     ("place", "line"), [(place, line) for place, lines in TARGETS.items() for line in lines]
 )
-def test_a_target_that_cannot_be_written_is_told_before_the_work(
+def test_unwritable_target_before_work(
     place: str,
     line: str,
     tmp_path: Path,
@@ -141,6 +141,7 @@ def test_a_target_that_cannot_be_written_is_told_before_the_work(
     capsys: pytest.CaptureFixture[str],
     tally: Tally,
 ) -> None:
+    """A target that cannot be written is reported before the work."""
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("x")
     Path("loop").symlink_to("loop")
@@ -187,7 +188,8 @@ def told_in_a_line(error: Exception | None) -> bool:
 
 
 @pytest.mark.parametrize("value", NASTY, ids=lambda value: repr(value[:9]))
-def test_values_are_taken_or_refused_in_one_line(value: str, tally: Tally) -> None:
+def test_nasty_option_values(value: str, tally: Tally) -> None:
+    """Values are taken or refused in one line."""
     experiment = recipes.get("digits-hexa-moco")
     given = EvaluationRequest.model_fields
     known = protocols.every()["linear"]

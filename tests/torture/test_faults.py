@@ -48,11 +48,12 @@ def finish(folder: Path, whole: Path) -> str | None:
     return f"status {end.code}: {end.err[-2000:]}" if end.code else difference(folder, whole)
 
 
-def test_what_is_struck_exists() -> None:
+def test_strike_hooks() -> None:
+    """What is struck exists."""
     assert all(callable(getattr(*owner_of(hook))) for hook in HOOKS)
 
 
-def test_killed_where_it_hurts(tmp_path: Path, whole: Path, tally: Tally) -> None:
+def test_kill_moments(tmp_path: Path, whole: Path, tally: Tally) -> None:
     """In a checkpoint, at the monitor, which has not been saved, and somewhere. More: benchmarks/stops.py."""
     folder = tmp_path / "run"
     draw = random.Random(0)
@@ -65,7 +66,7 @@ def test_killed_where_it_hurts(tmp_path: Path, whole: Path, tally: Tally) -> Non
         )
 
 
-def test_a_full_disk(tmp_path: Path, whole: Path, tally: Tally) -> None:
+def test_full_disk_checkpoint(tmp_path: Path, whole: Path, tally: Tally) -> None:
     """… in the middle of a checkpoint; other files: tests/run/test_folder.py."""
     folder = tmp_path / "run"
     end = go_on(folder, Strike(partial(fill, 20_000), "save a checkpoint", 3))
@@ -76,7 +77,7 @@ def test_a_full_disk(tmp_path: Path, whole: Path, tally: Tally) -> None:
     tally.fault("a full disk", end.complaint is None and said and left is None, (end, left))
 
 
-def test_damaged_checkpoints(tmp_path: Path, whole: Path, tally: Tally) -> None:
+def test_damaged_checkpoint_fallback(tmp_path: Path, whole: Path, tally: Tally) -> None:
     """The one before it is used; or it itself, where the damage is in the gaps of its file."""
     stopped = tmp_path / "stopped"
     go_on(stopped, Strike(kill, "step", STEPS))
@@ -91,7 +92,7 @@ def test_damaged_checkpoints(tmp_path: Path, whole: Path, tally: Tally) -> None:
 
 
 @pytest.mark.slow
-def test_workers_that_die_and_workers_that_live_on(tmp_path: Path, tally: Tally) -> None:
+def test_dying_and_surviving_workers(tmp_path: Path, tally: Tally) -> None:
     """The second time it is the main process that is killed: its workers must not keep the next one out."""
     whole = tmp_path / "whole"
     folder = tmp_path / "run"

@@ -154,13 +154,14 @@ def _limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_folders_of_strangers(name: str, tmp_path: Path, tally: Tally) -> None:
+def test_hostile_hub_folders(name: str, tmp_path: Path, tally: Tally) -> None:
     make, said = CASES[name]
     check(GROUP, make(tmp_path), said, tally)
 
 
 @pytest.mark.parametrize("scheme", ["HTTP", "hf", "simplecache::http", "row of http"])
-def test_no_address_is_asked(tmp_path: Path, tally: Tally, scheme: str) -> None:
+def test_address_requests(tmp_path: Path, tally: Tally, scheme: str) -> None:
+    """No address is asked."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"{scheme.removeprefix('row of ')}://127.0.0.1:{server.getsockname()[1]}/b.bmp"
         spec = (rows(address) if scheme.startswith("row") else card(["a.bmp", address]))(tmp_path)

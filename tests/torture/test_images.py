@@ -37,7 +37,8 @@ FILES = every_format()
 Decoded = tuple[str | None, float, float, float]
 
 
-def test_every_format_is_read() -> None:
+def test_readable_formats() -> None:
+    """Every format is read."""
     assert {tuple(decode(data).shape) for data in FILES.values()} == {
         (3, 23, 31),
         (3, 31, 23),
@@ -105,7 +106,8 @@ def complaints(files: Sequence[bytes], reader: Callable[[bytes], object] = read)
     return wrong + ([f"takes {found.megabytes:.0f} MB"] if found.megabytes > most else [])
 
 
-def test_damaged_files_are_read_or_refused(tally: Tally) -> None:
+def test_damaged_images(tally: Tally) -> None:
+    """Damaged files are read or refused."""
     for kind, damage in DAMAGES.items():
         found = complaints([damage(data) for data in FILES.values()])
         tally.input("damaged image files", not found, (kind, found))
@@ -197,7 +199,8 @@ UNFOLDING = {
 }
 
 
-def test_what_is_too_large_is_refused_by_its_header(tally: Tally) -> None:
+def test_oversized_image_headers(tally: Tally) -> None:
+    """What is too large is refused by its header."""
     for name, data in TOO_LARGE.items():
         found = forked(lambda: decode(data))  # noqa: B023
         refused = (
@@ -208,7 +211,8 @@ def test_what_is_too_large_is_refused_by_its_header(tally: Tally) -> None:
         tally.input("image files that declare gigabytes", refused, (name, found))
 
 
-def test_what_unfolds_is_cheap(tally: Tally) -> None:
+def test_unfolding_images(tally: Tally) -> None:
+    """What unfolds is cheap."""
     for name, data in UNFOLDING.items():
         tally.input(
             "image files that unfold in memory or time",

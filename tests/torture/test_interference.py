@@ -148,7 +148,7 @@ MOVES = (
 
 
 @pytest.mark.parametrize(("command", "name", "at", "call"), MOVES)
-def test_what_is_moved_during_a_run_may_be_moved_back(
+def test_moved_files_during_run(
     command: str,
     name: str,
     at: str,
@@ -181,18 +181,17 @@ def fewer_labels(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change"), [("--data", more_images), ("--labelled", fewer_labels)]
 )
-def test_a_verdict_on_other_images_than_planned_says_so(
+def test_images_changed_after_plan(
     name: str, change: Callable[[Path], None], here: Path, harmed: Harmed, tally: Tally
 ) -> None:
+    """A verdict on other images than planned says so."""
     end = harmed(words("adapt", here), partial(change, here), "step", 4)
     noted = [note for note in record(here / "run")["notes"] if "changed after the plan" in note]
     said = len(noted) == 1 and f"images of {name} changed" in noted[0]
     tally.fault("images changed during a run", end.code == 0 and said, (end, noted))
 
 
-def test_a_command_that_planned_while_another_trained_gives_way(
-    here: Path, harmed: Harmed, tally: Tally
-) -> None:
+def test_concurrent_plan_and_training(here: Path, harmed: Harmed, tally: Tally) -> None:
     """It has found an empty folder, and finds a finished run when it wants to write."""
     asked = [str(word) for word in words("adapt", here)]
     left = list[str]()
@@ -210,7 +209,7 @@ def test_a_command_that_planned_while_another_trained_gives_way(
     ("command", "at", "call"),
     [("adapt", "conclude", 1), ("harden", "step", 4)],
 )
-def test_ctrl_c_twice(
+def test_double_ctrl_c(
     command: str,
     at: str,
     call: int,
@@ -236,7 +235,7 @@ FORBIDDEN = (
 
 
 @pytest.mark.parametrize(("name", "command", "code", "said"), FORBIDDEN)
-def test_files_that_another_user_may_not_use(
+def test_forbidden_files(
     name: str, command: str, code: int, said: str, original: Path, harmed: Harmed, tally: Tally
 ) -> None:
     root = Path(tempfile.mkdtemp())  # tmp_path is shut to others as a whole

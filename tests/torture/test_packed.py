@@ -210,14 +210,14 @@ SHARDS: list[Case] = [
 
 
 @pytest.mark.parametrize(("make", "said"), [pytest.param(*rest, id=name) for name, *rest in TABLES])
-def test_parquet_files(
+def test_hostile_parquet_files(
     make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally
 ) -> None:
     check("Parquet files", make(tmp_path), said, tally)
 
 
 @pytest.mark.parametrize(("make", "said"), [pytest.param(*rest, id=name) for name, *rest in SHARDS])
-def test_tar_shards(
+def test_hostile_tar_shards(
     make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally
 ) -> None:
     check("tar shards", make(tmp_path), said, tally)

@@ -243,7 +243,7 @@ TRIED += [(name, "report") for name in LOOKS] + [(name, "resume") for name in WO
 
 
 @pytest.mark.parametrize(("name", "what"), TRIED)
-def test_a_command_ends_in_order(
+def test_hostile_run_folders(
     name: str, what: str, trained: Path, tmp_path: Path, tally: Tally
 ) -> None:
     """Every command with every spoiled folder: benchmarks/fuzz.py."""

@@ -158,5 +158,7 @@ def check(group: str, spec: object, said: str, tally: Tally) -> None:
 @pytest.mark.parametrize(
     ("make", "said"), [pytest.param(*rest, id=name) for name, *rest in FOLDERS]
 )
-def test_folders(make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally) -> None:
+def test_hostile_image_folders(
+    make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally
+) -> None:
     check("folders of images", make(tmp_path), said, tally)

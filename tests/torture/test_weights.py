@@ -226,7 +226,7 @@ ZOO: dict[str, list[Make]] = {
 
 
 @pytest.mark.parametrize("group", ZOO)
-def test_a_zoo_of_files(group: str, tmp_path: Path, tally: Tally) -> None:
+def test_hostile_weight_files(group: str, tmp_path: Path, tally: Tally) -> None:
     for number, make in enumerate(ZOO[group]):
         (tmp_path / str(number)).mkdir()
         found = loaded(make(tmp_path / str(number)))
@@ -266,7 +266,7 @@ def damaged_weights(
         (home / name).write_bytes(good[name])
 
 
-def test_damaged_files(tmp_path: Path, tally: Tally) -> None:
+def test_damaged_weight_files(tmp_path: Path, tally: Tally) -> None:
     def damages(good: dict[str, bytes]) -> list[tuple[str, bytes]]:
         return [
             (name, damage(content)) for name, content in good.items() for damage in DAMAGES.values()

@@ -15,7 +15,8 @@ def lines(folder: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
 
 
-def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
+def test_journal_resume_truncation(tmp_path: Path) -> None:
+    """Resuming drops later and broken lines."""
     with closing(Journal(tmp_path).open()) as journal:
         for step in (10, 20, 30):
             journal.write("train", step, loss=float(step), **{"loss/std": float("nan")})
@@ -38,7 +39,8 @@ def test_resuming_drops_later_and_broken_lines(tmp_path: Path) -> None:
     assert found == expected
 
 
-def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
+def test_tensorboard_scalars(tmp_path: Path) -> None:
+    """TensorBoard holds the same numbers, once."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with closing(Journal(tmp_path).open(0, [TensorBoard(tmp_path / TENSORBOARD)])) as journal:
@@ -55,7 +57,8 @@ def test_tensorboard_holds_the_same_numbers_once(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in events.Scalars("monitor/knn")] == [(3, 50.0)]
 
 
-def test_what_comes_before_an_epoch_is_dropped_where_the_run_goes_on(tmp_path: Path) -> None:
+def test_epoch_event_truncation(tmp_path: Path) -> None:
+    """What comes before an epoch is dropped at the step where the run continues."""
     path = tmp_path / METRICS
     lines = [("epoch", 0), ("train", 3), ("epoch", 5), ("train", 5)]
     path.write_text(

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 from hexa.training.monitor import Watch, effective_rank, feature_std
 
 
-def test_feature_std_is_one_on_the_sphere_and_zero_at_a_point() -> None:
+def test_feature_std_extremes() -> None:
+    """The standard deviation is one on the sphere and zero at a point."""
     spread = F.normalize(
         torch.randn(1, 4000, 32, generator=torch.Generator().manual_seed(0)), dim=-1
     )
@@ -19,7 +20,8 @@ def test_feature_std_is_one_on_the_sphere_and_zero_at_a_point() -> None:
     assert float(feature_std(spread[:, :1].expand(1, 50, 32))) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_effective_rank_counts_equal_directions() -> None:
+def test_effective_rank() -> None:
+    """The effective rank counts equal directions."""
     # ± the first r axes: centred, with r equal singular values
     for rank in (1, 3, 7):
         axes = torch.eye(8)[:rank]
@@ -44,7 +46,8 @@ def healthy(**values: float) -> dict[str, float]:
     }
 
 
-def test_a_healthy_run_is_not_warned_about() -> None:
+def test_healthy_run_warnings() -> None:
+    """A healthy run is not warned about."""
     watch = Watch(chance_loss=8.3, num_classes=10)
     for _ in range(50):
         assert watch.train(healthy(), 127) == []
@@ -55,9 +58,8 @@ def test_a_healthy_run_is_not_warned_about() -> None:
     ("values", "words"),
     [({"feature_std": 0.01}, "hardly varies"), ({"effective_rank": 1.4}, "1.4 of 127")],
 )
-def test_collapse_is_said_once_and_again_when_it_comes_back(
-    values: dict[str, float], words: str
-) -> None:
+def test_collapse_warning(values: dict[str, float], words: str) -> None:
+    """Collapse is said once, and again when it comes back."""
     watch = Watch(None, None)
     assert words in watch.train(healthy(**values), 127)[0]
     assert watch.train(healthy(**values), 127) == []
@@ -65,7 +67,8 @@ def test_collapse_is_said_once_and_again_when_it_comes_back(
     assert words in watch.train(healthy(**values), 127)[0]
 
 
-def test_a_resumed_watch_neither_repeats_nor_forgets() -> None:
+def test_resumed_watch() -> None:
+    """A resumed watch neither repeats nor forgets."""
     watch = Watch(8.0, 10)
     watch.train(healthy(feature_std=0.0), 127)
     watch.train(healthy(**{"feature_std": 0.0, "loss/std": 8.0}), 127)

@@ -12,7 +12,7 @@ from hexa.training.schedules import ScheduleConfig
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
-def test_sgd_follows_its_formula(nesterov: bool) -> None:
+def test_sgd_formula(nesterov: bool) -> None:
     generator = torch.Generator().manual_seed(0)
     parameter = nn.Parameter(torch.randn(5, generator=generator, dtype=torch.float64))
     frozen = nn.Parameter(torch.ones(2), requires_grad=False)
@@ -34,7 +34,8 @@ def test_sgd_follows_its_formula(nesterov: bool) -> None:
     assert torch.equal(untouched, torch.ones(2, dtype=torch.float64))
 
 
-def test_the_rate_scales_with_the_batch() -> None:
+def test_batch_scaled_rate() -> None:
+    """The rate scales with the batch."""
     cases = (
         (None, 512, 0.03),
         (256, 512, 0.06),
@@ -46,12 +47,13 @@ def test_the_rate_scales_with_the_batch() -> None:
         assert optimizer.defaults["lr"] == optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
-def test_nesterov_needs_momentum() -> None:
+def test_nesterov_momentum() -> None:
+    """Nesterov needs momentum."""
     with pytest.raises(ValueError, match="momentum above 0"):
         OptimizerConfig(nesterov=True, momentum=0.0)
 
 
-def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
+def test_larc_formula() -> None:
     """F10, F11 on a weight and a bias that starts at zero; weight decay 1e-2 so that it shows."""
     generator = torch.Generator().manual_seed(0)
     weight = nn.Parameter(torch.randn(3, 4, generator=generator, dtype=torch.float64))
@@ -77,7 +79,7 @@ def test_larc_follows_its_formula_and_leaves_zero_norms_unscaled() -> None:
 
 
 @pytest.mark.parametrize("shape", [(6, 2, 3, 3), (20, 2, 3, 3)])
-def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...]) -> None:
+def test_muon_formula(shape: tuple[int, ...]) -> None:
     """Against singular vectors: singular values end near 1; a step has the given angle, and keeps the norm."""
     generator = torch.Generator().manual_seed(0)
     kernel = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
@@ -119,7 +121,7 @@ def test_muon_turns_convolutions_and_follows_sgd_elsewhere(shape: tuple[int, ...
 
 
 @pytest.mark.parametrize("decay", [0.1, 0.0])
-def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None:
+def test_undecayed_norms_and_biases(decay: float) -> None:
     """F6: neither decayed nor scaled, against the update written out."""
     weight = nn.Parameter(torch.tensor([[3.0, 4.0]]))
     bias = nn.Parameter(torch.tensor([2.0]))
@@ -145,14 +147,16 @@ def test_lars_and_adamw_leave_batch_norms_and_biases_alone(decay: float) -> None
     assert decays == [0.0, decay]
 
 
-def test_weight_decay_goes_along_half_a_cosine() -> None:
+def test_weight_decay_schedule() -> None:
+    """Weight decay goes along half a cosine."""
     config = OptimizerConfig(weight_decay=0.04, final_weight_decay=0.4)
     found = [config.weight_decay_at(share) for share in (0, 0.5, 1)]
     assert found == pytest.approx([0.04, 0.22, 0.4])
     assert OptimizerConfig(weight_decay=0.04).weight_decay_at(0.7) == 0.04
 
 
-def test_each_gradient_is_clipped_on_its_own() -> None:
+def test_per_parameter_clipping() -> None:
+    """Each gradient is clipped on its own."""
     parameters = [nn.Parameter(torch.zeros(2)) for _ in range(3)]
     parameters[0].grad = torch.tensor([3.0, 4.0])
     parameters[1].grad = torch.tensor([0.3, 0.4])
@@ -162,7 +166,8 @@ def test_each_gradient_is_clipped_on_its_own() -> None:
     assert parameters[2].grad is None
 
 
-def test_other_rate_of_muon_scales_as_its_learning_rate_and_thaws_nothing() -> None:
+def test_muon_other_rate() -> None:
+    """The other rate scales as the learning rate, and thaws nothing."""
     kernel = nn.Parameter(torch.ones(2, 2, 3, 3))
     weight = nn.Parameter(torch.ones(2))
     config = OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, base_batch_size=256)

@@ -30,9 +30,8 @@ from tests.modules import unchanged
         ({"epsilon": [1, 4], "step_size": 4}, False),
     ],
 )
-def test_one_large_sign_step_is_judged_by_ten_in_its_ball(
-    fields: dict[str, Any], judged: bool
-) -> None:
+def test_fast_attack_judge(fields: dict[str, Any], judged: bool) -> None:
+    """One large sign step is compared with ten in its ball."""
     judge = Adversarial.model_validate(fields).judge()
     assert (judge is not None) == judged
     if judge is not None:
@@ -45,7 +44,8 @@ def test_one_large_sign_step_is_judged_by_ten_in_its_ball(
         )
 
 
-def test_losses_are_those_of_the_attacks_and_nothing_is_moved() -> None:
+def test_attack_loss_measurement() -> None:
+    """Losses are those of the attacks, and nothing is moved."""
     hard: dict[str, HardExample] = {
         "adversarial": Adversarial(epsilon=4.0, step_size=4.0),
         "silent": Adversarial(epsilon=4.0, step_size=4.0, weight=0.0),
@@ -62,7 +62,8 @@ def test_losses_are_those_of_the_attacks_and_nothing_is_moved() -> None:
     assert many > one > 0
 
 
-def test_the_warning_comes_once_until_it_has_passed() -> None:
+def test_overfitting_warning() -> None:
+    """The warning comes once, until it has passed."""
     watch = Watch(None, None)
     assert watch.attacked("adversarial", 1.0, 5.0) == []  # not robust yet
     assert watch.attacked("adversarial", 0.8, 2.0) == []
@@ -80,9 +81,8 @@ def test_the_warning_comes_once_until_it_has_passed() -> None:
     assert len(again.attacked("adversarial", 0.3, 3.1)) == 1
 
 
-def test_a_run_warns_at_the_end_of_an_epoch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_overfitting_warning_in_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run warns at the end of an epoch."""
     seen: list[int] = []
 
     def overfitted(objective: Objective, data: Any) -> dict[str, tuple[float, float]]:

@@ -18,7 +18,7 @@ def rates(config: ScheduleConfig, epochs: int, steps: int, base: float = 1.0) ->
     ]
 
 
-def test_cosine_per_epoch_agrees_with_torchs_scheduler() -> None:
+def test_cosine_per_epoch() -> None:
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=9)
     expected = []
@@ -29,7 +29,8 @@ def test_cosine_per_epoch_agrees_with_torchs_scheduler() -> None:
     assert rates(ScheduleConfig(), 9, 4, 0.3) == pytest.approx(expected, rel=1e-9)
 
 
-def test_cosine_per_step_with_warm_up_is_swavs() -> None:
+def test_cosine_per_step_warmup() -> None:
+    """The cosine per step with warm-up is SwAV's."""
     base = 4.8
     final = 0.0048
     start = 0.3
@@ -46,7 +47,8 @@ def test_cosine_per_step_with_warm_up_is_swavs() -> None:
     assert rates(config, epochs, steps, base) == pytest.approx(expected, rel=1e-12)
 
 
-def test_steps_fall_at_milestones() -> None:
+def test_milestone_schedule() -> None:
+    """Steps fall at milestones."""
     config = ScheduleConfig(kind="steps", milestones=(2, 4), gamma=0.1)
     rate = 1.0
     expected = []
@@ -57,7 +59,8 @@ def test_steps_fall_at_milestones() -> None:
     assert rates(config, 6, 2) == pytest.approx(expected)
 
 
-def test_warm_up_leads_into_a_cosine_per_epoch() -> None:
+def test_warmup_before_cosine() -> None:
+    """A warm-up leads into a cosine per epoch."""
     found = rates(ScheduleConfig(warmup_epochs=1, warmup_start_share=0.5), epochs=3, steps=3)
     assert found == pytest.approx([0.5, 0.75, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5, 0.5])
 
@@ -70,7 +73,8 @@ def test_milestones_are_positive_and_a_warm_up_leaves_something() -> None:
         ScheduleConfig(milestones=(0, 5))
 
 
-def test_warmup_takes_at_most_its_share_of_a_short_run() -> None:
+def test_warmup_share_limit() -> None:
+    """A warm-up takes at most its share of a short run."""
     config = ScheduleConfig(kind="constant", warmup_epochs=8, warmup_at_most=0.25)
     config.check(2)
     assert config.warmup_length(40) == 8

@@ -48,7 +48,8 @@ def final(made: Trainer) -> dict[str, Any]:
     }
 
 
-def test_the_loop_is_the_one_of_the_design(tmp_path: Path) -> None:
+def test_training_loop(tmp_path: Path) -> None:
+    """The loop is the one of the design."""
     made = trainer(tmp_path, epochs=2, log_every=1)
     made.run()
     plain = method()
@@ -95,9 +96,10 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
     ("hard", "stop"),
     [("now", stop) for stop in (1, STEPS, STEPS + 2)] + [("late", stop) for stop in (4, 5, 8)],
 )
-def test_resuming_equals_never_having_stopped_bit_for_bit(
+def test_trainer_resume_bits(
     tmp_path: Path, hard: str, stop: int, uninterrupted: Uninterrupted
 ) -> None:
+    """Resuming equals never having stopped, bit for bit."""
     folder, whole = uninterrupted(hard)
 
     def kill(step: int) -> None:
@@ -118,9 +120,10 @@ def test_resuming_equals_never_having_stopped_bit_for_bit(
     assert second.loader.asked == list(range(stop, 3 * STEPS))
 
 
-def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps(
+def test_onset_logging(
     tmp_path: Path,
 ) -> None:
+    """A term is logged from its onset on, as a mean over its own steps."""
     made = trainer(tmp_path / "each", hard=LATE, log_every=1)
     said = list[str]()
     made.journal.reporter.say = said.append  # type: ignore[method-assign]
@@ -139,9 +142,8 @@ def test_a_term_is_logged_from_where_it_sets_in_and_is_a_mean_over_its_own_steps
 
 
 @pytest.mark.parametrize("term", ["std", "adversarial", "cutmix"])
-def test_a_loss_that_is_not_finite_stops_before_the_weights_change(
-    tmp_path: Path, term: str
-) -> None:
+def test_nonfinite_loss(tmp_path: Path, term: str) -> None:
+    """A loss that is not finite stops before the weights change."""
     made = trainer(tmp_path, checkpoint_every_steps=2)
     poison(made, term, float("nan"))
     with pytest.raises(NonFiniteError) as caught:
@@ -165,7 +167,8 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_change(
     assert metrics(tmp_path, "non-finite")[0]["step"] == 7
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+def test_nonfinite_weights(tmp_path: Path) -> None:
+    """Weights that are not finite are never saved."""
     made = trainer(tmp_path, checkpoint_every=1)
 
     def spoil(step: int) -> None:
@@ -194,9 +197,10 @@ def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
         (signal.SIGUSR2, 140),
     ],
 )
-def test_a_signal_finishes_the_step_and_saves(
+def test_signal_save(
     tmp_path: Path, number: signal.Signals, code: int, uninterrupted: Uninterrupted
 ) -> None:
+    """A signal finishes the step and saves."""
     before = signal.getsignal(number)
     made = trainer(
         tmp_path, ToyLoader(lambda step: signal.raise_signal(number) if step == 6 else None)
@@ -215,7 +219,8 @@ def test_a_signal_finishes_the_step_and_saves(
     assert metrics(tmp_path, "interrupted") == [{"event": "interrupted", "step": 7}]
 
 
-def test_another_experiment_or_other_data_is_refused(tmp_path: Path) -> None:
+def test_changed_experiment_or_data(tmp_path: Path) -> None:
+    """Another experiment or other data are refused."""
     made = trainer(tmp_path, epochs=1)
     made.run()
     state = state_of(made)
@@ -227,9 +232,8 @@ def test_another_experiment_or_other_data_is_refused(tmp_path: Path) -> None:
         restore(trainer(loader=ToyLoader(steps_per_epoch=7)), state)
 
 
-def test_the_monitor_runs_at_its_epochs_and_at_the_end(
-    tmp_path: Path, uninterrupted: Uninterrupted
-) -> None:
+def test_monitor_epochs(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
+    """The monitor runs at its epochs and at the end."""
     made = trainer(tmp_path, epochs=3)
     made.scoring.every = 2
 
@@ -256,7 +260,8 @@ def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = No
     return made
 
 
-def test_the_best_weights_are_kept_and_a_run_that_has_passed_them_ends(tmp_path: Path) -> None:
+def test_best_weights_and_patience(tmp_path: Path) -> None:
+    """The best weights are kept, and a run that has passed them ends."""
     made = monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS)
     kept = list[int]()  # 40, 20
     made.scoring.best, made.scoring.keep = (
@@ -278,7 +283,9 @@ def judged(made: Trainer) -> float:
     )
 
 
-def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
+def test_accuracy_target(tmp_path: Path) -> None:
+    """A run ends at the epoch that reaches its accuracy."""
+
     def score(made: Trainer) -> float:
         return 20.0 * made.step / STEPS  # 20, 40, 60
 
@@ -299,9 +306,7 @@ def test_a_run_ends_where_its_accuracy_is_reached(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("when", "epoch"), [("before", 1), ("after", 3)])
-def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(
-    tmp_path: Path, when: str, epoch: int
-) -> None:
+def test_killed_monitor(tmp_path: Path, when: str, epoch: int) -> None:
     """… once, and the watch remembers what it said of it, whether or not its line was written."""
     whole = monitored(tmp_path / "whole", judged)
     whole.run()
@@ -337,9 +342,10 @@ def test_a_run_that_is_killed_at_the_monitor_makes_up_for_it(
     assert "shortcut" in whole.watch.given
 
 
-def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(
+def test_optimizer_groups_and_clipping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Decay and rate follow their groups, and long gradients are scaled."""
     made = trainer(epochs=1)
     config = OptimizerConfig(weight_decay=0.1, final_weight_decay=0.3, max_gradient_norm=1e-3)
     made.optimizer.config = config
@@ -373,7 +379,7 @@ def test_decay_and_rate_follow_their_groups_and_long_gradients_are_scaled(
 @pytest.mark.parametrize(
     ("seconds", "epochs", "sets"), [(31.0, 4, None), (7.5, 4, None), (60.0, 16, 8), (150.0, 16, 8)]
 )
-def test_the_length_is_fitted_to_the_time(
+def test_time_fitted_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, epochs: int, sets: int | None
 ) -> None:
     """At a second a step, and two for each score, the run ends within a step of its time, the schedule at its end.

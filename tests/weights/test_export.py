@@ -56,9 +56,7 @@ def by_hand(backbone: Backbone, images: Tensor) -> Tensor:
     [("timm", STEM), ("timm", RESNET), ("torchvision", STEM)],
     ids=["timm's stem", "timm", "torchvision"],
 )
-def test_the_line_that_is_printed_loads_the_file_without_hexa(
-    tmp_path: Path, target: str, config: NetworkConfig
-) -> None:
+def test_printed_load_line(tmp_path: Path, target: str, config: NetworkConfig) -> None:
     """As the user would type it; the network is the library's own, and the state fits strictly."""
     backbone = trained(config)
     out = tmp_path / "new" / "out.safetensors"
@@ -77,9 +75,8 @@ def test_the_line_that_is_printed_loads_the_file_without_hexa(
 
 
 @pytest.mark.parametrize("config", [SMALL, VIT], ids=["small", "vit"])
-def test_pixels_go_into_a_graph_and_features_come_out(
-    tmp_path: Path, config: NetworkConfig
-) -> None:
+def test_onnx_graph(tmp_path: Path, config: NetworkConfig) -> None:
+    """Pixels go into a graph, and features come out."""
     runtime = pytest.importorskip("onnxruntime")
     backbone = trained(config)
     told: list[str] = []
@@ -121,9 +118,8 @@ def test_pixels_go_into_a_graph_and_features_come_out(
         ("beit_base_patch16_224", 48),
     ],
 )
-def test_a_transformer_at_another_size_is_loaded_by_timm_and_as_a_graph(
-    tmp_path: Path, name: str, size: int
-) -> None:
+def test_exported_transformer_size(tmp_path: Path, name: str, size: int) -> None:
+    """A transformer at another size is loaded by timm and as a graph."""
     pytest.importorskip("onnxruntime")
     config = NetworkConfig(name=name, options={"depth": 1, "embed_dim": 24, "num_heads": 2})
     backbone = random_backbone(config, of_timm(name).size)
@@ -146,9 +142,8 @@ def test_a_transformer_at_another_size_is_loaded_by_timm_and_as_a_graph(
 
 
 @pytest.mark.parametrize("damage", ["value", "key", "graph"])
-def test_a_file_that_does_not_give_the_features_is_not_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_failed_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+    """A file that does not give the features is not left."""
     reading = exporting._read
     features = onnx_file.features
 
@@ -167,7 +162,7 @@ def test_a_file_that_does_not_give_the_features_is_not_left(
     assert list(tmp_path.iterdir()) == [out]
 
 
-def test_law_8_a_trained_method_and_its_export_give_the_same_features(tmp_path: Path) -> None:
+def test_export_law(tmp_path: Path) -> None:
     """Of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
     method = train(case.made(), steps=1, method=case.build(network=build(STEM))).float().eval()

@@ -55,7 +55,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_maps_are_averaged_and_normalised_as_the_network_declares(file: Path) -> None:
+def test_external_network_maps(file: Path) -> None:
+    """Maps are averaged and normalised as the network declares."""
     backbone = load_backbone(f"python:{file}:maps")
     assert backbone.image_size == 8
     assert backbone.num_features == 5
@@ -67,7 +68,8 @@ def test_maps_are_averaged_and_normalised_as_the_network_declares(file: Path) ->
     assert backbone.content_hash() == load_backbone(f"python:{file}:maps").content_hash()
 
 
-def test_a_module_is_found_where_the_user_is(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_external_module_path(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module is found in the user's folder."""
     monkeypatch.chdir(file.parent)
     assert load_backbone("python:my_networks:maps").num_features == 5
 
@@ -94,6 +96,7 @@ def test_a_module_is_found_where_the_user_is(file: Path, monkeypatch: pytest.Mon
         ("python:FILE:big", "size must be an integer .*'big'"),
     ],
 )
-def test_mistakes_are_one_line(file: Path, spec: str, said: str) -> None:
+def test_external_network_mistakes(file: Path, spec: str, said: str) -> None:
+    """Mistakes are one line."""
     with one_line(said):
         load_backbone(spec.replace("FILE", str(file)))

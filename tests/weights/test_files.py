@@ -48,7 +48,8 @@ def flip(path: Path, value: Tensor) -> None:
     path.write_bytes(content)
 
 
-def test_optimizer_and_banks_stay_on_the_disk(tmp_path: Path) -> None:
+def test_partial_checkpoint_reading(tmp_path: Path) -> None:
+    """Optimizer and banks stay on the disk."""
     large = torch.zeros(50_000_000)
     run = run_of(
         tmp_path / "run",
@@ -61,7 +62,8 @@ def test_optimizer_and_banks_stay_on_the_disk(tmp_path: Path) -> None:
     assert found.megabytes < 100
 
 
-def test_damage_in_the_network_is_noticed_and_elsewhere_does_not_matter(tmp_path: Path) -> None:
+def test_damage_inside_and_outside_network(tmp_path: Path) -> None:
+    """Damage in the network is noticed, and elsewhere does not matter."""
     states = {3: state_of(0), 6: state_of(1)}
     momentum = torch.rand(100)
     run = run_of(tmp_path / "run", states, optimizer={"momentum": momentum})
@@ -77,7 +79,8 @@ def test_damage_in_the_network_is_noticed_and_elsewhere_does_not_matter(tmp_path
 
 
 @pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.int64])
-def test_weights_are_real_numbers(tmp_path: Path, kind: torch.dtype) -> None:
+def test_weight_number_types(tmp_path: Path, kind: torch.dtype) -> None:
+    """Weights are real numbers."""
     path = save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors")
     with safetensors.safe_open(path, framework="pt") as file:
         fields = json.loads(file.metadata()["hexa"])
@@ -89,9 +92,8 @@ def test_weights_are_real_numbers(tmp_path: Path, kind: torch.dtype) -> None:
         load_backbone(path)
 
 
-def test_foreign_pickles_are_refused_without_warnings_of_torch(
-    tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_foreign_pickles(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Foreign pickles are refused without warnings of torch."""
     path = tmp_path / "weights.pth"
     path.write_bytes(pickle.dumps({"called": print}, protocol=4))
     with pytest.raises(UserError, match=r"weights\.pth"):

@@ -86,7 +86,7 @@ def features_of(kind: str, model: Any) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_transformers(tmp_path: Path, kind: str) -> None:
+def test_transformers_folders(tmp_path: Path, kind: str) -> None:
     model = make(kind)
     model.save_pretrained(tmp_path)
     processor = {
@@ -113,7 +113,7 @@ def test_transformers(tmp_path: Path, kind: str) -> None:
     assert_features(load_backbone(tmp_path), expected)
 
 
-def test_masked_autoencoders_of_transformers(tmp_path: Path) -> None:
+def test_transformers_masked_autoencoder(tmp_path: Path) -> None:
     """Their own model shuffles patches, so that its features are those of the same weights as a ViT."""
     hub = pytest.importorskip("transformers")
     decoder = {
@@ -131,7 +131,7 @@ def test_masked_autoencoders_of_transformers(tmp_path: Path) -> None:
     assert_features(load_backbone(tmp_path), Pooled(plain))
 
 
-def test_both_towers_of_clip_of_transformers(tmp_path: Path) -> None:
+def test_transformers_clip_towers(tmp_path: Path) -> None:
     hub = pytest.importorskip("transformers")
     text = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 20}
     config = hub.CLIPConfig(
@@ -147,7 +147,7 @@ def test_both_towers_of_clip_of_transformers(tmp_path: Path) -> None:
     assert_features(load_backbone(tmp_path), PooledOutput())
 
 
-def test_shards(tmp_path: Path) -> None:
+def test_weight_shards(tmp_path: Path) -> None:
     model = make("vit")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
@@ -158,7 +158,8 @@ def test_shards(tmp_path: Path) -> None:
         load_backbone(tmp_path)
 
 
-def test_an_index_does_not_lead_elsewhere(tmp_path: Path) -> None:
+def test_index_outside_folder(tmp_path: Path) -> None:
+    """An index does not lead elsewhere."""
     folder = tmp_path / "model"
     make("vit").save_pretrained(folder)
     (folder / "model.safetensors").rename(tmp_path / "other.safetensors")
@@ -168,7 +169,8 @@ def test_an_index_does_not_lead_elsewhere(tmp_path: Path) -> None:
         load_backbone(folder)
 
 
-def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
+def test_folder_code_refusal(tmp_path: Path) -> None:
+    """No code of a folder is run."""
     make("vit").save_pretrained(tmp_path)
     fields = json.loads((tmp_path / "config.json").read_text())
     fields["auto_map"] = {"AutoModel": "evil.Model"}
@@ -178,7 +180,7 @@ def test_no_code_of_a_folder_is_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("safe", [True, False])
-def test_timms_folders(tmp_path: Path, safe: bool) -> None:
+def test_timm_folders(tmp_path: Path, safe: bool) -> None:
     options = {"img_size": 64, "embed_dim": 48, "depth": 2, "num_heads": 3, "global_pool": "avg"}
     torch.manual_seed(0)
     network = stirred(timm.create_model("vit_small_patch16_224", num_classes=5, **options))
@@ -198,7 +200,7 @@ def test_timms_folders(tmp_path: Path, safe: bool) -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_folders_of_openclip(tmp_path: Path, quick: bool) -> None:
+def test_openclip_folders(tmp_path: Path, quick: bool) -> None:
     open_clip = pytest.importorskip("open_clip")
     text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
     vision = {"image_size": 32, "patch_size": 8, "width": 64, "layers": 2, "head_width": 32}

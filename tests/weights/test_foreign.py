@@ -182,7 +182,7 @@ def wrapped_blocks(own: State, other: State) -> State:
         (lambda own, other: own, None),
     ],
 )
-def test_vision_transformers_of_others(
+def test_foreign_vision_transformers(
     tmp_path: Path, vit: ViT, other: State, layout: Callable[..., State], note: str | None
 ) -> None:
     path = saved(layout(vit.state_dict(), other), tmp_path)
@@ -202,7 +202,7 @@ def test_vision_transformers_of_others(
         (moco_v3, "momentum_encoder"),
     ],
 )
-def test_a_named_part(
+def test_named_checkpoint_part(
     tmp_path: Path, vit: ViT, other: State, layout: Callable[..., State], part: str
 ) -> None:
     path = saved(layout(other, vit.state_dict()), tmp_path)
@@ -234,7 +234,7 @@ TINY = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_ratio": 3.0}
 
 @pytest.mark.parametrize("registers", [0, 4])
 @pytest.mark.parametrize("gated", [False, True])
-def test_dinov2(tmp_path: Path, registers: int, gated: bool) -> None:
+def test_dinov2_state(tmp_path: Path, registers: int, gated: bool) -> None:
     vit = ViT(
         depth=2, patch=14, side=42, mask_token=True, registers=registers, scale=True, gated=gated
     )
@@ -249,7 +249,7 @@ def test_dinov2(tmp_path: Path, registers: int, gated: bool) -> None:
 
 
 @pytest.mark.parametrize("biases", [True, False])
-def test_dinov3(tmp_path: Path, biases: bool) -> None:
+def test_dinov3_state(tmp_path: Path, biases: bool) -> None:
     """The larger published networks have biases that are all 0, and timm a network without them."""
     vit = ViT(depth=2, side=48, mask_token=True, registers=4, scale=True, rotary=True)
     if not biases:
@@ -278,7 +278,7 @@ def test_dinov3(tmp_path: Path, biases: bool) -> None:
         ("vit_small_patch16_224", {"side": 224}),
     ],
 )
-def test_released_networks_by_name(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
+def test_released_network_names(tmp_path: Path, name: str, options: dict[str, Any]) -> None:
     vit = ViT(384, 12, 6, ratio=4, **options)
     path = saved(vit.state_dict(), tmp_path)
     assert_features(load_backbone(f"{path}#{name}"), vit)
@@ -287,7 +287,7 @@ def test_released_networks_by_name(tmp_path: Path, name: str, options: dict[str,
     assert str(caught.value).endswith(f"it fits {name}: give {path}#{name}")
 
 
-def test_openclip(tmp_path: Path) -> None:
+def test_openclip_state(tmp_path: Path) -> None:
     open_clip = pytest.importorskip("open_clip")
     text = {"context_length": 8, "vocab_size": 50, "width": 32, "heads": 2, "layers": 1}
     vision = {"image_size": 32, "patch_size": 16, "width": 64, "layers": 2, "head_width": 32}
@@ -303,7 +303,7 @@ def test_openclip(tmp_path: Path) -> None:
         assert_features(loaded_as(saved(content, tmp_path), config), model.visual)
 
 
-def test_torchvisions_vision_transformers(tmp_path: Path) -> None:
+def test_torchvision_vision_transformers(tmp_path: Path) -> None:
     model = torchvision.models.VisionTransformer(32, 16, 6, 2, 64, 192)
     stirred(model)
     path = saved(model.state_dict(), tmp_path)
@@ -339,9 +339,8 @@ def with_mu(state: State, mean: list[float], std: list[float]) -> State:
 
 
 @pytest.mark.parametrize("layout", [robust, robustbench, with_mu])
-def test_robust_networks_bring_their_normalisation(
-    tmp_path: Path, layout: Callable[..., State]
-) -> None:
+def test_robust_network_normalisation(tmp_path: Path, layout: Callable[..., State]) -> None:
+    """Robust networks bring their normalisation."""
     mean = [0.1, 0.2, 0.3]
     std = [0.4, 0.5, 0.6]
     path = saved(layout(resnet18().state_dict(), mean, std), tmp_path)
@@ -365,7 +364,7 @@ def cifar_stem(padding: int) -> nn.Module:
     return stirred(network)
 
 
-def test_solo_learns_stem_is_padded_by_two(tmp_path: Path) -> None:
+def test_solo_learn_stem_padding(tmp_path: Path) -> None:
     """solo-learn's checkpoints have a classifier and a projector beside the backbone."""
     network = cifar_stem(2)
     state = under("backbone.", network.state_dict()) | {"classifier.weight": torch.ones(10, 512)}
@@ -386,16 +385,16 @@ def like(network: nn.Module, padding: int) -> nn.Module:
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_block_is_refused(tmp_path: Path, vit: ViT) -> None:
+def test_missing_block(tmp_path: Path, vit: ViT) -> None:
+    """A missing block is refused."""
     state = {k: v for k, v in vit.state_dict().items() if not k.startswith("blocks.3.")}
     said = r"not the state of test_vit: it lacks blocks\.3\.norm1\.weight.* function .* python:FILE"
     with one_line(said):
         load_backbone(f"{saved(state, tmp_path)}#test_vit")
 
 
-def test_half_a_teacher_is_not_replaced_by_its_student(
-    tmp_path: Path, vit: ViT, other: State
-) -> None:
+def test_incomplete_teacher(tmp_path: Path, vit: ViT, other: State) -> None:
+    """Half a teacher is not replaced by its student."""
     own = {k: v for k, v in vit.state_dict().items() if not k.startswith("blocks.3.")}
     with one_line(r"it lacks blocks\.3\."):
         load_backbone(f"{saved(dino(own, other), tmp_path)}#test_vit")
@@ -404,20 +403,22 @@ def test_half_a_teacher_is_not_replaced_by_its_student(
 @pytest.mark.parametrize(
     "name", ["adapter.weight", "blocks.0.adapter.weight", "blocks.6.norm1.weight"]
 )
-def test_an_unknown_tensor_is_refused_by_name(tmp_path: Path, vit: ViT, name: str) -> None:
+def test_unknown_tensors(tmp_path: Path, vit: ViT, name: str) -> None:
+    """An unknown tensor is refused by name."""
     state = vit.state_dict() | {name: torch.ones(3)}
     for content in (state, {"model": under("module.", state)}):
         with one_line(rf"unknown (keys|tensors)[^;]* {name}"):
             load_backbone(f"{saved(content, tmp_path)}#test_vit")
 
 
-def test_another_network_is_refused_and_the_right_one_suggested(tmp_path: Path) -> None:
+def test_network_suggestion(tmp_path: Path) -> None:
+    """Another network is refused and the right one suggested."""
     path = saved(resnet18().state_dict(), tmp_path)
     with one_line(r"resnet34: .*#resnet18$"):
         load_backbone(f"{path}#resnet34")
 
 
-def test_another_patch_size_is_refused(tmp_path: Path) -> None:
+def test_patch_size_mismatch(tmp_path: Path) -> None:
     """timm would resample the patches without an error."""
     vit = ViT(384, 12, 6, patch=32, side=64, ratio=4)
     path = saved(vit.state_dict(), tmp_path)
@@ -429,7 +430,7 @@ def test_another_patch_size_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {"state_dict": {}}, {"epoch": 1}, []])
-def test_an_empty_file(tmp_path: Path, content: Any) -> None:
+def test_empty_weight_files(tmp_path: Path, content: Any) -> None:
     with one_line("has no named tensors"):
         load_backbone(f"{saved(content, tmp_path)}#test_vit")
 

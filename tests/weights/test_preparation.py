@@ -30,7 +30,8 @@ def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
     return path
 
 
-def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
+def test_efficientnet_preparation(tmp_path: Path) -> None:
+    """An EfficientNet is fed as timm says."""
     found = load_backbone(saved(tmp_path / "lite.pth", efficientnet_lite0()))
     assert found.network_config.name == "tf_efficientnet_lite0"
     assert found.network_config.mean == HALF
@@ -40,7 +41,8 @@ def test_an_efficientnet_is_fed_as_timm_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["0.5", 0.5, "[0.5, 0.5, 0.5]", HALF])
-def test_what_a_user_sets_is_used_and_remembered(given: object) -> None:
+def test_user_preparation(given: object) -> None:
+    """What a user sets is used and remembered."""
     backbone = random_backbone(SMALL, 16)
     found = backbone.prepared(mean=given, size="8")
     assert found.mean == HALF

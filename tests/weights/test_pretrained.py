@@ -36,7 +36,8 @@ SMALL = NetworkConfig(
         (lambda images: (images - 0.45) / 0.22, "which the backbone normalises"),
     ],
 )
-def test_images_that_are_not_pixels_in_0_to_1_are_refused(change: Any, said: str) -> None:
+def test_image_range_refusal(change: Any, said: str) -> None:
+    """Images that are not pixels in [0, 1] are refused."""
     backbone = random_backbone(SMALL, 16)
     images = torch.rand(2, 3, 16, 16)
     images[0, 0, 0, 0] = 0  # one pixel is dark, one is bright
@@ -73,7 +74,8 @@ def checkpoint(
     return path
 
 
-def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
+def test_backbone_roundtrip(tmp_path: Path) -> None:
+    """What is saved comes back with all it carries."""
     info = {"recipe": "r", "step": 7, "branch": "main"}
     saved = Backbone(stirred(build(SMALL)), Preparation(SMALL.mean, SMALL.std, 16), SMALL, info)
     path = save_backbone(saved, tmp_path / "b.safetensors")
@@ -90,7 +92,8 @@ def test_what_is_saved_comes_back_with_all_it_carries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["bad.pth", "bad.pkl"])
-def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name: str) -> None:
+def test_weight_file_code_refusal(tmp_path: Path, name: str) -> None:
+    """A file that runs code is refused and runs nothing."""
     content = {"model": {"conv1.weight": Calls(os.mkdir, str(tmp_path / "was-run"))}}
     if name == "bad.pkl":
         (tmp_path / name).write_bytes(pickle.dumps(content))
@@ -104,9 +107,8 @@ def test_a_file_that_runs_code_is_refused_and_runs_nothing(tmp_path: Path, name:
 @pytest.mark.parametrize(
     "names", [("query", "key"), ("teacher", "student"), ("encoder", "momentum")]
 )
-def test_an_unfinished_run_gives_its_newest_good_checkpoint(
-    tmp_path: Path, names: tuple[str, str]
-) -> None:
+def test_unfinished_run_backbone(tmp_path: Path, names: tuple[str, str]) -> None:
+    """An unfinished run gives its newest good checkpoint."""
     run = run_folder(tmp_path / "run")
     older = stirred(build(SMALL), 1)
     newer = stirred(convert(build(SMALL), ("main", "aux")), 2)
@@ -134,7 +136,8 @@ def test_an_unfinished_run_gives_its_newest_good_checkpoint(
     assert torch.equal(load_backbone(run)(images), finished(images))
 
 
-def test_a_run_is_loaded_with_its_further_batch_norms(tmp_path: Path) -> None:
+def test_auxiliary_branch_backbone(tmp_path: Path) -> None:
+    """A run is loaded with its further batch norms."""
     run = run_folder(tmp_path / "run")
     network = stirred(convert(build(SMALL), ("main", "aux")), 2)
     path = checkpoint(run, 10, network)
@@ -159,7 +162,8 @@ def test_a_run_is_loaded_with_its_further_batch_norms(tmp_path: Path) -> None:
             load_backbone(spec, branch="other")
 
 
-def test_a_run_without_checkpoint_or_with_a_foreign_one_says_so(tmp_path: Path) -> None:
+def test_run_without_usable_checkpoint(tmp_path: Path) -> None:
+    """A run without checkpoint, or with a foreign one, says so."""
     run = run_folder(tmp_path / "run")
     with pytest.raises(UserError, match="hexa resume"):
         load_backbone(run)
@@ -173,7 +177,8 @@ def test_a_run_without_checkpoint_or_with_a_foreign_one_says_so(tmp_path: Path) 
         load_backbone(run)
 
 
-def test_random_weights_follow_the_seed_and_leave_the_generator_alone(tmp_path: Path) -> None:
+def test_random_weight_seed(tmp_path: Path) -> None:
+    """Random weights follow the seed and leave the generator alone."""
     torch.manual_seed(1)
     state = torch.get_rng_state()
     first = load_backbone("random:small-resnet-4-8", 0)

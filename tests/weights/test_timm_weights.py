@@ -26,9 +26,8 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
 
-def test_without_a_network_the_answer_comes_at_once(
-    unreachable: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timm_weights_offline(unreachable: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network the answer comes at once."""
     monkeypatch.setattr(
         timm, "create_model", Mock(side_effect=AssertionError("timm would ask again and again"))
     )
@@ -42,9 +41,10 @@ def test_without_a_network_the_answer_comes_at_once(
     assert "FILE#resnet18" in str(caught.value)
 
 
-def test_stored_weights_need_no_network(
+def test_cached_timm_weights(
     unreachable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stored weights need no network."""
     torch.manual_seed(3)
     network = timm.create_model("test_resnet")
     path = tmp_path / "model.safetensors"
@@ -57,7 +57,7 @@ def test_stored_weights_need_no_network(
     assert found.preparation.origins["mean"] == "timm's configuration of test_resnet.r160_in1k"
 
 
-def test_names_that_timm_has_changed(unreachable: None, tmp_path: Path) -> None:
+def test_renamed_timm_names(unreachable: None, tmp_path: Path) -> None:
     before = "vit_tiny_patch16_224_in21k"
     after = "vit_tiny_patch16_224.augreg_in21k"
     assert timm_weights.current(before) == after

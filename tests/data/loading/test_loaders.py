@@ -41,7 +41,8 @@ from tests.data.image_files import exif
 from tests.refusals import one_line
 
 
-def test_an_epoch_shows_every_image_once_and_drops_the_rest(source: Source) -> None:
+def test_epoch_images_once(source: Source) -> None:
+    """An epoch shows every image once and drops the rest."""
     loader = loader_of(source)
     assert loader.steps_per_epoch == 3
     assert loader.wait_seconds == 0
@@ -63,7 +64,8 @@ def test_an_epoch_shows_every_image_once_and_drops_the_rest(source: Source) -> N
     assert loader.wait_seconds > 0
 
 
-def test_any_step_can_be_the_first_and_come_again(source: Source) -> None:
+def test_loader_any_first_step(source: Source) -> None:
+    """Any step can be the first, and the same step can come again."""
     loader = loader_of(source)
     whole = [batch for epoch in range(2) for batch in loader.epoch(epoch)]
     assert [batch.step for batch in whole] == [0, 1, 2, 3, 4, 5]
@@ -75,7 +77,8 @@ def test_any_step_can_be_the_first_and_come_again(source: Source) -> None:
     assert all(same(left, right) for left, right in zip(whole, again, strict=True))
 
 
-def test_processes_share_a_global_batch(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_global_batch_shares(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes share a global batch."""
     options = {"extra_crops": SMALL}
     whole = list(loader_of(source, **options).epoch(1))
     for rank in each_process(2, monkeypatch):
@@ -83,7 +86,8 @@ def test_processes_share_a_global_batch(source: Source, monkeypatch: pytest.Monk
             assert_share(ours, all_of_it, slice(8 * rank, 8 * rank + 8))
 
 
-def test_workers_give_the_batches_that_no_workers_give(tmp_path: Path) -> None:
+def test_worker_batches(tmp_path: Path) -> None:
+    """Workers give the batches that are made without workers."""
     source = photographs(tmp_path / "photographs", 50, broken=(7,))
     options: dict[str, Any] = {"tolerance": 0.1, "extra_crops": SMALL}
     alone = loader_of(source, **options)
@@ -106,9 +110,10 @@ TURNED = {
 
 
 @pytest.mark.parametrize("further", [{}, TURNED])
-def test_what_is_cut_by_workers_and_on_the_device_differs_by_rounding_alone(
+def test_worker_device_crop_rounding(
     further: dict[str, Any],
 ) -> None:
+    """What workers cut and what the device cuts differ by rounding alone."""
     options: dict[str, Any] = {"recipe": "crop-flip", "extra_crops": SMALL, **further}
     limit = array().images.nbytes
     resident = loader_of(array(), resident_limit_bytes=limit, **options)
@@ -136,9 +141,8 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Source:
 
 
 @pytest.mark.parametrize("extra_crops", [(), ({"count": 4, "size": 24, "scale": (0.05, 0.14)},)])
-def test_a_large_photograph_is_decoded_small_and_looks_thesame(
-    large: Source, extra_crops: Any
-) -> None:
+def test_large_photograph_shrunken_decoding(large: Source, extra_crops: Any) -> None:
+    """A large photograph is decoded small and looks the same."""
     whole = ArraySource(large.decode(0)[None])
     assert whole.uniform_size == (1600, 1200)
     views = Views(
@@ -152,9 +156,8 @@ def test_a_large_photograph_is_decoded_small_and_looks_thesame(
 
 
 @pytest.mark.parametrize("one_size", [True, False], ids=["resident", "workers"])
-def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(
-    tmp_path: Path, one_size: bool
-) -> None:
+def test_unreadable_image_replacement(tmp_path: Path, one_size: bool) -> None:
+    """Unreadable images are replaced by their neighbours and listed."""
     loader = loader_of(
         flat(tmp_path, 20, (4, 5, 19), one_size), 20, tolerance=0.2, recipe="crop-flip"
     )
@@ -171,9 +174,8 @@ def test_unreadable_images_are_replaced_by_their_neighbour_and_listed(
 @pytest.mark.parametrize(
     ("readable", "num_workers"), [("of one size", 0), ("of several sizes", 1), ("none", 0)]
 )
-def test_too_many_unreadable_images_stop_the_run(
-    tmp_path: Path, readable: str, num_workers: int
-) -> None:
+def test_unreadable_image_tolerance(tmp_path: Path, readable: str, num_workers: int) -> None:
+    """Too many unreadable images stop the run."""
     source = flat(
         tmp_path,
         24,
@@ -190,9 +192,8 @@ def test_too_many_unreadable_images_stop_the_run(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_evaluation_shows_every_readable_image_once_in_order(
-    tmp_path: Path, num_workers: int
-) -> None:
+def test_evaluation_batch_order(tmp_path: Path, num_workers: int) -> None:
+    """Evaluation shows every readable image once, in order."""
     source = photographs(tmp_path / "photographs", 21, broken=(3, 20))
     source.labels = np.arange(21)
     problems: dict[int, str] = {}
@@ -218,7 +219,7 @@ def test_evaluation_shows_every_readable_image_once_in_order(
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(
+def test_worker_group_signals(
     tmp_path: Path,
 ) -> None:
     """Ctrl-C, a scheduler's SIGTERM and a closed terminal reach every process; the main one saves."""
@@ -240,7 +241,7 @@ def test_signals_to_the_whole_group_leave_workers_alone_and_closing_ends_them(
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []).isdisjoint(STOPS)
 
 
-def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_path: Path) -> None:
+def test_dead_worker_error(tmp_path: Path) -> None:
     """torch would raise it in the middle of whatever this process does, such as writing a checkpoint."""
     before = set(multiprocessing.active_children())
     loader = loader_of(photographs(tmp_path / "photographs", 50), num_workers=1)
@@ -254,7 +255,7 @@ def test_a_worker_that_dies_is_noticed_where_it_is_awaited_and_nowhere_else(tmp_
     loader.close()
 
 
-def test_an_image_that_cannot_be_handed_over_ends_the_wait(
+def test_unsendable_image_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue would drop it, and this process would wait without end."""
@@ -271,9 +272,8 @@ def test_an_image_that_cannot_be_handed_over_ends_the_wait(
     loader.close()
 
 
-def test_a_second_signal_ends_the_wait_for_a_worker_that_is_stuck(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stuck_worker_second_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second signal ends the wait for a worker that is stuck."""
     before = set(multiprocessing.active_children())
     monkeypatch.setattr("hexa.runtime.signals.COPIES_SECONDS", 0.2)
     loader = loader_of(photographs(tmp_path / "photographs", 50), num_workers=1)

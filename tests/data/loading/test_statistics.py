@@ -24,7 +24,8 @@ def _folder(root: Path, count: int = 7) -> Path:
     return root
 
 
-def test_every_image_counts_alike_whatever_its_size(tmp_path: Path) -> None:
+def test_statistics_image_weights(tmp_path: Path) -> None:
+    """Every image counts alike, whatever its size."""
     root = _folder(tmp_path / "images")
     pixels = [np.asarray(Image.open(path)) / 255 for path in sorted(root.iterdir())]
     mean = np.mean([image.mean((0, 1)) for image in pixels], 0)
@@ -36,7 +37,8 @@ def test_every_image_counts_alike_whatever_its_size(tmp_path: Path) -> None:
     assert all(value == float(f"{value:.4g}") for value in (*found[0], *found[1]))
 
 
-def test_of_any_number_of_channels_and_of_many_images_some(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_channels_and_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number of channels; of many images some are read."""
     images = torch.randint(0, 256, (300, 5, 4, 4), dtype=torch.uint8)
     monkeypatch.setattr(statistics, "_IMAGES", 10)
     mean, std = statistics.measured(ArraySource(images))
@@ -46,7 +48,8 @@ def test_of_any_number_of_channels_and_of_many_images_some(monkeypatch: pytest.M
     np.testing.assert_allclose(std, chosen.std(1, correction=0), rtol=1e-3)
 
 
-def test_unreadable_images_are_passed_over(tmp_path: Path) -> None:
+def test_statistics_unreadable_images(tmp_path: Path) -> None:
+    """Unreadable images are passed over."""
     root = _folder(tmp_path / "images", 3)
     expected = statistics.measured(open_source(f"folder:{root}"))
     (root / "0-broken.png").write_bytes(b"x")

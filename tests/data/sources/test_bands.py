@@ -39,7 +39,8 @@ def _values(shape: tuple[int, ...], dtype: str) -> Any:
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["uint8", "<u2", ">u2", "<f2", "<f4", ">f8"])
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 4)])
-def test_arrays_are_read_exactly(shape: tuple[int, ...], dtype: str, order: str) -> None:
+def test_array_values(shape: tuple[int, ...], dtype: str, order: str) -> None:
+    """Arrays are read exactly."""
     values = np.asarray(_values(shape, dtype), order=order)
     made = decode(_npy(values), channels=1 if len(shape) == 2 else shape[2])
     expected = values.reshape(5, 7, -1).transpose(2, 0, 1)
@@ -52,14 +53,16 @@ def test_arrays_are_read_exactly(shape: tuple[int, ...], dtype: str, order: str)
     np.testing.assert_allclose(unit(made), expected.astype(np.float64) / scale, atol=6e-8)
 
 
-def test_grey_is_repeated_where_rgb_is_wanted() -> None:
+def test_grey_array_as_rgb() -> None:
+    """Grey is repeated if RGB is wanted."""
     values = _values((5, 7), "uint16")
     made = decode(_npy(values))
     assert made.shape == (3, 5, 7)
     np.testing.assert_array_equal(made[1].numpy(), values)
 
 
-def test_one_channel_is_grey_of_all_its_bits() -> None:
+def test_single_channel_grey() -> None:
+    """One channel is grey with all its bits."""
     wide = _values((9, 8), "uint16")
     colour = Image.fromarray(_values((9, 8, 3), "uint8"))
     for kind in ("png", "tiff"):
@@ -119,7 +122,8 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_image_is_refused_in_one_line(name: str) -> None:
+def test_invalid_array_refusal(name: str) -> None:
+    """What is not an image is refused in one line."""
     data, reason = REFUSED[name]
     with one_line(reason, DecodeError):
         decode(data, channels=4 if name == "bands first" else 1)
@@ -147,7 +151,8 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("compression", [None, "zlib"])
 @pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: str | None) -> None:
+def test_tiff_bands(layout: str, dtype: str, compression: str | None) -> None:
+    """Bands of a TIFF are read exactly."""
     values = _values((40, 33, 5), dtype)
     planes = values.transpose(2, 0, 1)
     options = {
@@ -159,7 +164,8 @@ def test_bands_of_tiff_are_read_exactly(layout: str, dtype: str, compression: st
     np.testing.assert_array_equal(decode(data, channels=5).numpy(), planes)
 
 
-def test_a_strip_that_unfolds_is_refused() -> None:
+def test_tiff_strip_bomb() -> None:
+    """A strip that unfolds to far more bytes is refused."""
     packed = _tiff(
         np.zeros((64, 64, 4), np.uint8),
         photometric="minisblack",
@@ -184,7 +190,7 @@ def _grey(values: Any, dtype: str) -> bytes:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None:
+def test_float_and_int32_scale(channels: int) -> None:
     """255 · x and x / 65535 · 255, whether an image is dark or bright."""
     for brightest in (0.01, 0.5, 1.0):
         floats = np.linspace(0, brightest, 42, dtype=np.float32).reshape(6, 7)
@@ -202,7 +208,8 @@ def test_floats_and_32_bits_have_one_scale_for_all_images(channels: int) -> None
 
 @pytest.mark.parametrize("layout", ["strips", "tiles", "planes", "planes of tiles"])
 @pytest.mark.parametrize("channels", [1, 3, 5])
-def test_a_tiff_without_some_of_its_strips_is_truncated(layout: str, channels: int) -> None:
+def test_tiff_missing_strips(layout: str, channels: int) -> None:
+    """A TIFF without some of its strips is refused as truncated."""
     values = _values((40, 33, channels), "uint8")
     options: dict[str, Any] = {"tile": (16, 16)} if "tiles" in layout else {"rowsperstrip": 4}
     if channels > 1:
@@ -246,9 +253,8 @@ def _as_png(values: Any) -> bytes:
 
 @pytest.mark.parametrize("write", [_as_tiff, _as_png], ids=["TIFF", "PNG"])
 @pytest.mark.parametrize("bands_of", [1, 3])
-def test_twelve_bits_stored_in_sixteen_are_scaled(
-    tmp_path: Path, bands_of: int, write: Callable[[Any], bytes]
-) -> None:
+def test_twelve_bit_scaling(tmp_path: Path, bands_of: int, write: Callable[[Any], bytes]) -> None:
+    """Twelve bits that are stored in sixteen are scaled by max_value."""
     values = _twelve_bits(bands_of)
     for number in range(2):
         (tmp_path / f"{number}.scan").write_bytes(write(values))

@@ -65,16 +65,16 @@ def _assert_near(made: Tensor, expected: Tensor, levels: float) -> None:
         ("JPEG", "CMYK", 8, {"quality": 100}),
     ],
 )
-def test_files_keep_their_colours(
-    kind: str, mode: str, levels: int, options: dict[str, Any]
-) -> None:
+def test_format_colours(kind: str, mode: str, levels: int, options: dict[str, Any]) -> None:
+    """Files of every kind keep their colours."""
     source = _gradient().quantize(256) if mode == "P" else _gradient().convert(mode)
     expected = _gradient() if mode == "CMYK" else source.convert("RGB")
     data = saved(source, kind, **options)
     _assert_near(decode(data), _tensor(expected), levels)
 
 
-def test_sixteen_bits_of_a_tiff_are_scaled_not_cut_off() -> None:
+def test_tiff_sixteen_bit_scaling() -> None:
+    """Sixteen bits of a TIFF are scaled, not cut off."""
     values = np.linspace(0, 65535, 30 * 20).astype(np.uint16)
     picture = Image.fromarray(values.reshape(30, 20))
     made = decode(saved(picture, "TIFF"))
@@ -99,7 +99,8 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
 
 
 @pytest.mark.parametrize("shrink", [2, 4, 8])
-def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> None:
+def test_jpeg_shrunken_decoding(shrink: int) -> None:
+    """A shrunken JPEG is the image at that share of its size."""
     picture = _gradient(401, 563)
     data = saved(picture, "JPEG", quality=95)
     made = decode(data, shrink=shrink)
@@ -112,7 +113,8 @@ def test_a_shrunken_jpeg_is_the_image_at_that_share_of_its_size(shrink: int) -> 
 
 @pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
 @pytest.mark.parametrize(("colour", "depth"), PNG_KINDS)
-def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced: bool) -> None:
+def test_png_kinds(colour: int, depth: int, interlaced: bool) -> None:
+    """Every kind of PNG keeps its pixels."""
     values = png_values(colour, depth)
     colours = palette(depth)
     before = chunk(b"PLTE", colours.tobytes()) if colour == 3 else b""
@@ -132,7 +134,7 @@ def test_every_kind_of_png_keeps_its_pixels(colour: int, depth: int, interlaced:
 
 
 @pytest.mark.parametrize("name", every_format())
-def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
+def test_pixel_limit(name: str) -> None:
     data = every_format()[name]
     _, height, width = decode(data).shape
     assert decode(data, height * width).shape == (3, height, width)
@@ -150,7 +152,8 @@ def test_more_pixels_than_the_limit_are_refused(name: str) -> None:
     [b"Exif\0\0garbage", b"Exif\0\0II*\0\xff\xff\xff\xff", b"", b"Exif\0\0MM\0*\0\0\0\x08\xff\xff"],
 )
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
-def test_garbage_instead_of_exif_does_no_harm(kind: str, exif_bytes: bytes) -> None:
+def test_garbage_exif(kind: str, exif_bytes: bytes) -> None:
+    """Garbage in place of EXIF does no harm."""
     data = saved(photograph(), kind, exif=exif_bytes)
     plain = saved(photograph(), kind)
     with quiet():
@@ -158,7 +161,7 @@ def test_garbage_instead_of_exif_does_no_harm(kind: str, exif_bytes: bytes) -> N
         assert torch.equal(decode_with_pil(data), decode_with_pil(plain))
 
 
-def test_other_formats_than_the_known_ones_are_not_tried() -> None:
+def test_unknown_formats() -> None:
     """EPS would be run by Ghostscript."""
     for kind in ("EPS", "TGA", "ICO"):
         with pytest.raises(DecodeError, match="not an image in a known format"):

@@ -56,7 +56,7 @@ NAMES = FIVE.paths
         'path,group\n"{0}","a, and ""more"""\n{3},"a, and ""more"""\n',
     ],
 )
-def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
+def test_group_csv_dialects(tmp_path: Path, text: str) -> None:
     found = groups_of(csv(tmp_path, text.format(*NAMES)), FIVE)
     assert together(found) == [{0, 3}, {1}, {2}, {0, 3}, {4}]
 
@@ -79,9 +79,8 @@ def test_csv_files_as_they_are_written(tmp_path: Path, text: str) -> None:
         ('"' + "\n" * 200_000, "is not CSV .field larger than field limit"),
     ],
 )
-def test_what_is_no_table_of_these_images_is_one_line(
-    tmp_path: Path, text: str | bytes, words: str
-) -> None:
+def test_invalid_group_tables(tmp_path: Path, text: str | bytes, words: str) -> None:
+    """What is not a table of these images is refused in one line."""
     path = csv(tmp_path, text.format(*NAMES) if isinstance(text, str) else text)
     with one_line(words) as caught:
         groups_of(path, FIVE)
@@ -89,7 +88,8 @@ def test_what_is_no_table_of_these_images_is_one_line(
     assert len(str(caught.value)) < 500
 
 
-def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_group_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not a file is refused in one line."""
     os.mkfifo(tmp_path / "pipe")
     for name, words in (
         (str(tmp_path), "is not a file"),
@@ -103,7 +103,8 @@ def test_what_is_no_file_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyP
     refused("20 bytes, at most 10 are read", csv(tmp_path, "x" * 20), FIVE)
 
 
-def test_names_that_several_images_have_need_metadata(tmp_path: Path) -> None:
+def test_ambiguous_image_names(tmp_path: Path) -> None:
+    """Names that several images have cannot be given groups by a table."""
     source = ArraySource(torch.zeros(3, 3, 2, 2, dtype=torch.uint8))
     source.paths = ["x.png", "x.png", "y.png"]
     refused(
@@ -117,7 +118,7 @@ PICTURE = saved(Image.new("RGB", (4, 4)), "PNG")
 
 
 @pytest.mark.parametrize("values", [["a", "b", "a", None], [7.5, 8.0, 7.5, float("nan")]])
-def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
+def test_parquet_group_column(tmp_path: Path, values: list[Any]) -> None:
     images = [{"bytes": PICTURE, "path": f"{number}.png"} for number in range(6)]
     for number, part in enumerate(((0, 4), (4, 6))):
         chosen = [*values, values[1], values[3]][slice(*part)]
@@ -138,7 +139,7 @@ def test_a_column_of_parquet(tmp_path: Path, values: list[Any]) -> None:
     refused("the column 'image' cannot be read as numbers or text", "column:image", source)
 
 
-def test_a_key_of_webdataset(tmp_path: Path) -> None:
+def test_webdataset_group_key(tmp_path: Path) -> None:
     told: list[Any] = [
         {"patient": 3, "label": 1},
         {"patient": "x"},
@@ -172,7 +173,7 @@ def test_a_key_of_webdataset(tmp_path: Path) -> None:
     refused("has no column 'patient'", "column:patient", source)
 
 
-def test_a_part_of_a_source_is_told_what_the_whole_is(tmp_path: Path) -> None:
+def test_subset_groups(tmp_path: Path) -> None:
     """As where the monitor holds images out: a table of all of them still serves."""
     rows = [f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True)]
     path = csv(tmp_path, "path,group\n" + "".join(rows))

@@ -45,7 +45,8 @@ def labelled(values: list[int], labels: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("written", ["saved", "parquet"])
-def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, written: str) -> None:
+def test_huggingface_splits_and_labels(tmp_path: Path, written: str) -> None:
+    """Splits, labels and names are those of the features."""
     train = labelled([3, 4, 5], [1, 0, 1])
     held = labelled([6], [0])
     if written == "saved":
@@ -67,7 +68,7 @@ def test_splits_labels_and_names_are_those_of_the_features(tmp_path: Path, writt
     assert source.fingerprint != test.fingerprint
 
 
-def test_it_is_our_decoder_that_decodes(tmp_path: Path) -> None:
+def test_huggingface_own_decoder(tmp_path: Path) -> None:
     """16 bits are scaled, which PIL's own conversion does not do; `datasets` would hand over PIL's image."""
     data = saved(Image.fromarray(np.full((5, 5), 65535 // 2, dtype=np.uint16)), "PNG")
     rows = {"image": [{"bytes": data, "path": "a.png"}, {"bytes": b"broken", "path": "b.png"}]}
@@ -80,7 +81,8 @@ def test_it_is_our_decoder_that_decodes(tmp_path: Path) -> None:
     assert source.encoded(0) == data
 
 
-def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
+def test_huggingface_row_selection(tmp_path: Path) -> None:
+    """Rows that were picked and shuffled keep their images and labels."""
     made = (
         labelled(list(range(40)), [value % 2 for value in range(40)])
         .shuffle(seed=0)
@@ -92,7 +94,7 @@ def test_rows_that_were_picked_and_shuffled(tmp_path: Path) -> None:
     assert labels_of(source) == list(made["label"])
 
 
-def test_folders_of_images(tmp_path: Path) -> None:
+def test_huggingface_image_folders(tmp_path: Path) -> None:
     for number, name in enumerate(
         ("train/ant/a.png", "train/bee/b.png", "test/ant/c.png", "test/bee/d.png")
     ):
@@ -106,9 +108,8 @@ def test_folders_of_images(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("labels", [[-1, -1], None], ids=["hidden", "no column"])
-def test_a_test_split_without_labels_makes_room_for_validation(
-    tmp_path: Path, labels: list[int] | None
-) -> None:
+def test_huggingface_unlabelled_test_split(tmp_path: Path, labels: list[int] | None) -> None:
+    """A test split without labels makes room for validation."""
     parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1])}
     parts["test"] = table([4, 5]) if labels is None else labelled([4, 5], labels)
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
@@ -121,7 +122,8 @@ def test_a_test_split_without_labels_makes_room_for_validation(
     assert hidden.labels is None
 
 
-def test_of_several_columns_one_is_chosen(tmp_path: Path) -> None:
+def test_huggingface_column_choice(tmp_path: Path) -> None:
+    """Of several possible columns one must be chosen."""
     fine = datasets.ClassLabel(names=list("abcd"))
     coarse = datasets.ClassLabel(names=["x", "y"])
     made = table([1, 2, 3], fine=(fine, [0, 3, 2]), coarse=(coarse, [0, 1, 1]))

@@ -14,7 +14,7 @@ from tests.data.image_files import every_format, photograph, saved
 JPEGS = {name: data for name, data in every_format().items() if name.startswith("JPEG")}
 
 
-def test_where_a_damaged_header_has_a_size_decoders_see_the_same() -> None:
+def test_jpeg_damaged_header_size() -> None:
     """The size decides whether a file is decoded at all, so no decoder may find another one in it."""
     generator = random.Random(0)
     agreed = 0

@@ -46,7 +46,8 @@ def of_plugin(kind: str, picture: Image.Image, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def test_every_kind_is_known_by_its_beginning() -> None:
+def test_format_signatures() -> None:
+    """Every kind is known by its first bytes."""
     for name, data in every_format().items():
         word = name.split()[0]
         assert kinds.kind_of(data[: kinds.HEAD]) == _CALLED.get(word, word), name
@@ -57,7 +58,8 @@ def test_every_kind_is_known_by_its_beginning() -> None:
     assert kinds.kind_of(generic + b"avif") == "AVIF"
 
 
-def test_avif_is_read_as_pillow_reads_it() -> None:
+def test_avif_pixels() -> None:
+    """AVIF is read as Pillow reads it."""
     data = saved(photograph(30, 44), "AVIF", quality=90)
     expected = np.array(Image.open(io.BytesIO(data)).convert("RGB"))
     assert np.array_equal(decode(data).permute(1, 2, 0), expected)
@@ -68,7 +70,7 @@ def test_avif_is_read_as_pillow_reads_it() -> None:
 
 
 @pytest.mark.parametrize("kind", ["HEIC", "JPEG XL"])
-def test_pixels_of_the_extras(kind: str) -> None:
+def test_heic_and_jpeg_xl_pixels(kind: str) -> None:
     picture = photograph(30, 44)
     data = of_plugin(kind, picture)
     assert kinds.kind_of(data) == kind
@@ -82,7 +84,8 @@ def test_pixels_of_the_extras(kind: str) -> None:
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
-def test_a_jpeg_packed_into_jpeg_xl_is_turned_once(tmp_path: Path, orientation: int) -> None:
+def test_jpeg_in_jpeg_xl_orientation(tmp_path: Path, orientation: int) -> None:
+    """A JPEG that is packed into JPEG XL is turned once."""
     plugin("JPEG XL")
     path = tmp_path / "a.jpg"
     path.write_bytes(saved(photograph(16, 24), "JPEG", exif=exif(orientation), quality=95))
@@ -94,7 +97,7 @@ def test_a_jpeg_packed_into_jpeg_xl_is_turned_once(tmp_path: Path, orientation: 
     assert torch.equal(decode(out.getvalue()), decode(path.read_bytes()))
 
 
-def test_a_jpeg_xl_of_many_pixels_is_refused_before_it_is_decoded(
+def test_jpeg_xl_pixel_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A header of eight bytes that claims 2 ** 30 rows."""
@@ -156,7 +159,8 @@ _REST = (
 )
 
 
-def test_contents_of_a_messy_folder_decide(tmp_path: Path) -> None:
+def test_messy_folder_contents(tmp_path: Path) -> None:
+    """The contents of files decide, not their names."""
     _messy(tmp_path / "in")
     source = open_source(f"folder:{tmp_path / 'in'}")
     assert labels_of(source) == [0] * 11 + [1] * 11
@@ -170,7 +174,7 @@ def test_contents_of_a_messy_folder_decide(tmp_path: Path) -> None:
     assert source.counted(2).endswith(f" 20 images; left out: 2 broken, {_REST}")
 
 
-def test_members_of_a_shard_by_their_content(tmp_path: Path) -> None:
+def test_webdataset_member_contents(tmp_path: Path) -> None:
     jpeg = saved(photograph(), "JPEG")
     members = {
         "1.jfif": jpeg,
@@ -188,7 +192,7 @@ def test_members_of_a_shard_by_their_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["set#1", "set#train", "#", "a#b#c", "a#b,max_value=3"])
-def test_folders_whose_names_have_a_number_sign(tmp_path: Path, name: str) -> None:
+def test_folder_number_sign_names(tmp_path: Path, name: str) -> None:
     for split in ("train", "test"):
         write_image(tmp_path / name / split / "cat" / "1.png", 1)
         write_image(tmp_path / name / split / "dog" / "2.png", 2)
@@ -201,7 +205,7 @@ def test_folders_whose_names_have_a_number_sign(tmp_path: Path, name: str) -> No
         assert open_source(open_source(spec).name, "test").split == "test"
 
 
-def test_names_match_in_both_normal_forms(tmp_path: Path) -> None:
+def test_unicode_normal_forms(tmp_path: Path) -> None:
     """Folders, classes and rows of a file of groups, each composed in one place and decomposed in another."""
     nfc = unicodedata.normalize("NFC", "Köln")
     nfd = unicodedata.normalize("NFD", "Köln")

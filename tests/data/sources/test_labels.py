@@ -38,7 +38,8 @@ def table(path: Path, labels: Any, **columns: Any) -> None:
     ],
     ids=str,
 )
-def test_words_get_numbers_by_their_sorted_names(tmp_path: Path, kind: Any) -> None:
+def test_text_label_numbers(tmp_path: Path, kind: Any) -> None:
+    """Words get numbers by their sorted names."""
     column = pa.array(_WORDS)
     column = column.dictionary_encode() if pa.types.is_dictionary(kind) else column.cast(kind)
     table(tmp_path / "train.parquet", column)
@@ -62,7 +63,7 @@ def test_words_get_numbers_by_their_sorted_names(tmp_path: Path, kind: Any) -> N
         (pa.array(["Ko\u0308ln", "Bonn", "K\u00f6ln"]), [1, 0, 1], ["Bonn", "K\u00f6ln"]),
     ],
 )
-def test_numbers_of_other_kinds(
+def test_other_label_types(
     tmp_path: Path, labels: Any, expected: list[int], names: list[str] | None
 ) -> None:
     table(tmp_path / "train.parquet", labels)
@@ -72,14 +73,15 @@ def test_numbers_of_other_kinds(
     assert source.labels.dtype == np.int64
 
 
-def test_words_in_one_split_and_numbers_in_another(tmp_path: Path) -> None:
+def test_mixed_label_types_note(tmp_path: Path) -> None:
     table(tmp_path / "train.parquet", pa.array(_WORDS))
     table(tmp_path / "test.parquet", pa.array([0, 1]))
     (note,) = open_source(f"parquet:{tmp_path}").notes()
     assert "the column 'label' holds int64 in one file and text in another" in note
 
 
-def test_plain_columns_of_bytes_are_images(tmp_path: Path) -> None:
+def test_parquet_byte_columns(tmp_path: Path) -> None:
+    """Plain columns of bytes are images."""
     columns = {
         "hash": pa.array([b"ab", b"cd", b"ef"]),
         "image": pa.array([None, bitmap(1), bitmap(2)]),
@@ -114,7 +116,7 @@ def samples(path: Path, labels: list[Any], kind: str) -> None:
         ([7, "dog"], [0, 2], ["7", "ant", "dog"]),
     ],
 )
-def test_labels_of_shards(
+def test_webdataset_labels(
     tmp_path: Path, kind: str, train: list[Any], expected: list[int], names: list[str] | None
 ) -> None:
     samples(tmp_path / "train-0.tar", train, kind)
@@ -130,7 +132,7 @@ def test_labels_of_shards(
     assert labels_of(test) == [1 if names is None else names.index("ant")]
 
 
-def test_a_shard_of_numbers_among_names(tmp_path: Path) -> None:
+def test_webdataset_numeric_class_names(tmp_path: Path) -> None:
     """Classes called 7 and dog; the second shard of test has only the first."""
     for name, labels in (("train-0", ["7", "dog"]), ("test-0", ["dog", 7]), ("test-1", ["7"])):
         samples(tmp_path / f"{name}.tar", labels, "cls")
@@ -141,7 +143,7 @@ def test_a_shard_of_numbers_among_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "webdataset"])
-def test_evaluation_by_names(tmp_path: Path, says: Says, kind: str) -> None:
+def test_evaluation_label_names(tmp_path: Path, says: Says, kind: str) -> None:
     """Bright and dark images, called so: whoever mixes up the numbers of train and test is at 0 %."""
     for split, words in (("train", ["dark", "bright"] * 8), ("test", ["bright", "dark", "bright"])):
         images = [bitmap(250 if word == "bright" else 5) for word in words]
@@ -156,7 +158,7 @@ def test_evaluation_by_names(tmp_path: Path, says: Says, kind: str) -> None:
     assert "top1 100.00" in says("evaluate", "knn", "random:resnet18", *options).out
 
 
-def test_a_long_word_repeated_by_a_dictionary_is_stored_once(tmp_path: Path) -> None:
+def test_dictionary_encoded_label(tmp_path: Path) -> None:
     """A hundred thousand rows of a megabyte would be a hundred gigabytes."""
     word = "x" * 2**20
     rows = 100_000

@@ -46,7 +46,7 @@ def write_parquet(
     shutil.rmtree(path.parent / "made")
 
 
-def test_digits_are_split_once_and_for_all() -> None:
+def test_digits_split() -> None:
     train = open_source("digits")
     test = open_source("digits", "test")
     assert len(train) == 1347
@@ -69,7 +69,7 @@ def test_digits_are_split_once_and_for_all() -> None:
     )
 
 
-def test_a_folder_of_classes(tmp_path: Path) -> None:
+def test_folder_classes(tmp_path: Path) -> None:
     for number, name in enumerate(("cat", "ant", "bee")):
         write_image(tmp_path / name / "deep" / f"{number}.png", number)
         write_image(tmp_path / name / f"{number + 10}.jpg", number + 10)
@@ -87,7 +87,7 @@ def test_a_folder_of_classes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [["a.png", "b.png"], ["one/a.png", "one/b.png"], ["one/a.png", "two/b.png", "c.png"]]
 )
-def test_a_folder_without_classes(tmp_path: Path, names: list[str]) -> None:
+def test_unlabelled_folder(tmp_path: Path, names: list[str]) -> None:
     for number, name in enumerate(names):
         write_image(tmp_path / name, number)
     (tmp_path / "notes.txt").write_text("not an image")
@@ -99,7 +99,7 @@ def test_a_folder_without_classes(tmp_path: Path, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("other", ["test", "validation"])
-def test_splits_of_a_folder(tmp_path: Path, other: str) -> None:
+def test_folder_splits(tmp_path: Path, other: str) -> None:
     for number, name in enumerate(("ant", "bee", "cat")):
         write_image(tmp_path / "train" / name / "1.png", number)
     write_image(tmp_path / other / "cat" / "2.png", 7)
@@ -115,7 +115,7 @@ def test_splits_of_a_folder(tmp_path: Path, other: str) -> None:
         open_source(f"folder:{tmp_path}", "val")
 
 
-def test_folders_inside_classes_are_groups(tmp_path: Path) -> None:
+def test_nested_folder_groups(tmp_path: Path) -> None:
     """Those of one name are one, with what is in folders in them; an image in none is alone."""
     names = ["a/p1/0", "a/p1/1", "a/p2/2", "b/p2/x/3", "b/p2/4", "b/5", "c/p1/6", "c/p1/7", "d/8"]
     for value, name in enumerate(names):
@@ -131,7 +131,8 @@ def test_folders_inside_classes_are_groups(tmp_path: Path) -> None:
     assert Subset(open_source("digits"), np.arange(3)).groups() is None
 
 
-def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
+def test_class_named_train(tmp_path: Path) -> None:
+    """A class called train is a class, unless all folders are named as splits."""
     for number, name in enumerate(("train", "aeroplane")):
         write_image(tmp_path / name / "1.png", number)
     assert open_source(f"folder:{tmp_path}").class_names == ["aeroplane", "train"]
@@ -152,7 +153,7 @@ def test_a_class_called_train_is_a_class(tmp_path: Path) -> None:
         ("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"),
     ],
 )
-def test_a_folder_of_parquet_files(tmp_path: Path, layout: tuple[str, str]) -> None:
+def test_parquet_folder(tmp_path: Path, layout: tuple[str, str]) -> None:
     write_parquet(tmp_path / layout[0], [3, 4, 5], [1, 0, 1], ["ant", "bee"])
     write_parquet(tmp_path / layout[1], [6], [0], ["ant", "bee"])
     train = open_source(f"parquet:{tmp_path}", "train")

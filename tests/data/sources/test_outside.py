@@ -72,7 +72,8 @@ LINKS: dict[str, tuple[Callable[[Path], str], str]] = {
 
 
 @pytest.mark.parametrize("kind", LINKS)
-def test_a_link_out_is_followed_only_on_request(tmp_path: Path, kind: str) -> None:
+def test_link_outside_folder(tmp_path: Path, kind: str) -> None:
+    """A link out of the folder is followed only on request."""
     make, linked = LINKS[kind]
     spec = make(tmp_path / "set")
     before = open_source(spec)
@@ -84,7 +85,8 @@ def test_a_link_out_is_followed_only_on_request(tmp_path: Path, kind: str) -> No
     assert after.decode(0).equal(before.decode(0))
 
 
-def test_links_inside_and_those_of_the_hub_are_followed(tmp_path: Path) -> None:
+def test_inner_and_hub_links(tmp_path: Path) -> None:
+    """Links inside the folder, and those of the Hub, are followed."""
     spec = photos(tmp_path / "set")
     (tmp_path / "set/train/a/3.bmp").symlink_to("../../test/a/2.bmp")
     assert len(open_source(spec)) == 3
@@ -99,7 +101,8 @@ def test_links_inside_and_those_of_the_hub_are_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["", ",links=follow"])
-def test_a_name_that_leads_out_is_never_followed(tmp_path: Path, suffix: str) -> None:
+def test_listed_name_outside_folder(tmp_path: Path, suffix: str) -> None:
+    """A listed name that leads out of the folder is never followed."""
     write_image(tmp_path / "secret.jpg", 100)
     lists = voc(tmp_path / "set").removeprefix("voc:")
     for name in test_voc.LABELS:
@@ -114,12 +117,13 @@ def test_a_name_that_leads_out_is_never_followed(tmp_path: Path, suffix: str) ->
         open_source(f"{spec}{suffix}")
 
 
-def test_a_pattern_or_file_that_the_user_names_may_be_a_link(tmp_path: Path) -> None:
+def test_user_named_link(tmp_path: Path) -> None:
+    """A pattern or file that the user names may be a link."""
     shards(tmp_path / "set")
     (tmp_path / "here.tar").symlink_to("set/train-0.tar")
     assert len(open_source(f"webdataset:{tmp_path}/here.tar")) == 3
 
 
-def test_other_words_for_links_are_refused(tmp_path: Path) -> None:
+def test_invalid_links_option(tmp_path: Path) -> None:
     with one_line("links must be follow, got 'yes'"):
         open_source(f"{photos(tmp_path / 'set')},links=yes")

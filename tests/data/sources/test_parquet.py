@@ -32,7 +32,8 @@ def bomb(path: Path, megabytes: int, rows: int, compression: str = "zstd") -> Pa
     return path
 
 
-def test_the_limit_is_on_all_files_of_a_split_together(tmp_path: Path) -> None:
+def test_parquet_split_byte_limit(tmp_path: Path) -> None:
+    """The limit is on all files of a split together."""
     for name in ("train-0", "train-1", "test-0"):
         bomb(tmp_path / f"{name}.parquet", 1, 10)
     assert len(open_source(f"parquet:{tmp_path},bytes=22000000")) == 20
@@ -41,9 +42,8 @@ def test_the_limit_is_on_all_files_of_a_split_together(tmp_path: Path) -> None:
         open_source(f"parquet:{tmp_path},bytes=11000000")
 
 
-def test_a_row_of_more_than_an_image_may_have_is_unreadable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_oversized_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of more bytes than an image may have is unreadable."""
     source = open_source(f"parquet:{bomb(tmp_path / 'train.parquet', 1, 2)}")
     monkeypatch.setattr(limits, "MOST_BYTES", 1_000_000)
     with pytest.raises(
@@ -55,9 +55,7 @@ def test_a_row_of_more_than_an_image_may_have_is_unreadable(
 @pytest.mark.parametrize(
     "options", [{}, {"row_group_size": 33}, {"use_dictionary": False, "row_group_size": 1}]
 )
-def test_reading_in_parts_changes_neither_images_nor_fingerprint(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
+def test_parquet_partial_reading(tmp_path: Path, options: dict[str, Any]) -> None:
     """The fingerprint written out from a table that is read whole."""
     path = tmp_path / "train.parquet"
     images = [
@@ -85,9 +83,8 @@ def test_reading_in_parts_changes_neither_images_nor_fingerprint(
             assert source.encoded(number) == data
 
 
-def test_the_splits_of_a_data_set_share_half_of_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parquet_shared_memory_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The splits of a data set share half of the memory."""
     for name in ("train", "test"):
         bomb(tmp_path / f"{name}.parquet", 1, 10)
     most = pa.total_allocated_bytes() + (12 << 20)
@@ -111,7 +108,8 @@ print(len(source), peak() - before)
 
 
 @pytest.mark.slow
-def test_reading_takes_less_than_twice_what_a_file_unpacks_to(tmp_path: Path) -> None:
+def test_parquet_reading_peak(tmp_path: Path) -> None:
+    """Reading takes less than twice what a file unpacks to."""
     spec = f"parquet:{bomb(tmp_path / 'train.parquet', 16, 60)}"
     done = subprocess.run(
         [sys.executable, "-c", PEAK, spec], capture_output=True, text=True, check=True

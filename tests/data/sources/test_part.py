@@ -30,7 +30,8 @@ def rows_of(part: object) -> list[int]:
     ("count", "expected"),
     [(6, [2, 2, 2]), (9, [3, 3, 3]), (30, [13, 14, 3]), (31, [14, 14, 3]), (60, [40, 17, 3])],
 )
-def test_classes_have_equal_numbers_until_they_are_used_up(count: int, expected: list[int]) -> None:
+def test_part_class_balance(count: int, expected: list[int]) -> None:
+    """Classes have equal numbers until they are used up."""
     part = draw_part(source_of([80, 17, 3]), count, 0)
     assert part.classes is not None
     found = np.bincount(part.classes)
@@ -40,7 +41,8 @@ def test_classes_have_equal_numbers_until_they_are_used_up(count: int, expected:
     assert rows_of(part) == sorted(rows_of(part))
 
 
-def test_a_smaller_part_is_within_a_larger_one_and_seeds_differ() -> None:
+def test_nested_parts_and_seeds() -> None:
+    """A smaller part is within a larger one, and seeds differ."""
     source = source_of([80, 17, 3])
     parts = [set(rows_of(draw_part(source, count, 0))) for count in (5, 20, 21, 70)]
     assert all(small < large for small, large in itertools.pairwise(parts))
@@ -50,7 +52,8 @@ def test_a_smaller_part_is_within_a_larger_one_and_seeds_differ() -> None:
     assert rows_of(draw_part(source, 20, 0)) != rows_of(draw_part(source, 20, 1))
 
 
-def test_without_labels_all_images_are_equally_likely() -> None:
+def test_unlabelled_part_probabilities() -> None:
+    """Without labels all images are equally likely."""
     source = source_of([80, 20])
     source.labels = None
     drawn = np.zeros(100)
@@ -62,7 +65,8 @@ def test_without_labels_all_images_are_equally_likely() -> None:
     assert drawn.max() < 65
 
 
-def test_an_image_of_a_part_is_that_of_the_source(tmp_path: Path) -> None:
+def test_part_images(tmp_path: Path) -> None:
+    """An image of a part is that of the source."""
     names = [f"{name}/{number}.png" for name in ("ant", "bee") for number in range(10)]
     source = open_source(noise_images(tmp_path, dict.fromkeys(names, (6, 5))))
     part = draw_part(source, 7, 0)

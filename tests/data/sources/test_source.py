@@ -71,9 +71,8 @@ EVERY = pytest.mark.parametrize("made", [in_folder, in_tar, in_voc, in_set, in_p
 
 
 @EVERY
-def test_other_contents_under_the_same_names_and_sizes_are_other_images(
-    tmp_path: Path, made: Callable[[Path, int], str]
-) -> None:
+def test_fingerprint_contents(tmp_path: Path, made: Callable[[Path, int], str]) -> None:
+    """Other contents under the same names and sizes are other images."""
     one = open_source(made(tmp_path / "1", 7))
     same = open_source(made(tmp_path / "2", 7))
     other = open_source(made(tmp_path / "3", 8))
@@ -111,9 +110,10 @@ def test_of_many_files_a_sample_is_hashed(tmp_path: Path) -> None:
         (in_set, "356306fe10978e6a"),
     ],
 )
-def test_fingerprints_stay_what_stored_results_name(
+def test_stored_fingerprints(
     tmp_path: Path, made: Callable[[Path, int], str], expected: str
 ) -> None:
+    """Fingerprints stay those that stored results name."""
     assert open_source(made(tmp_path / "x", 7)).fingerprint == expected
 
 
@@ -121,7 +121,8 @@ IMAGES = torch.zeros(4, 3, 2, 2, dtype=torch.uint8)
 
 
 @pytest.mark.parametrize(("labels", "unlabelled"), [([0, -1, 2, -5], 2), ([-1, -1, -1, -1], 0)])
-def test_negative_labels_are_hidden_ones(labels: list[int], unlabelled: int) -> None:
+def test_negative_labels(labels: list[int], unlabelled: int) -> None:
+    """Negative labels are hidden ones."""
     source = ArraySource(IMAGES, np.array(labels), ["a", "b", "c"])
     assert source.labels is None
     assert source.unlabelled == unlabelled

@@ -74,7 +74,8 @@ EXPECTED = {
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) -> None:
+def test_torchvision_files_and_labels(tmp_path: Path, name: str) -> None:
+    """Files and labels are those of torchvision."""
     lay_out, train, test, classes = EXPECTED[name]
     lay_out(tmp_path)
     source = open_source(f"{name}:{tmp_path}")
@@ -90,7 +91,7 @@ def test_files_and_labels_are_those_of_torchvision(tmp_path: Path, name: str) ->
     ] == train
 
 
-def test_caltech101_has_one_split(tmp_path: Path) -> None:
+def test_caltech101_split(tmp_path: Path) -> None:
     caltech101(tmp_path)
     source = open_source(f"caltech101:{tmp_path}")
     assert source.splits() == ["train"]

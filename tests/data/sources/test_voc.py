@@ -31,7 +31,8 @@ def kit(folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year: str =
     return folder / "VOCdevkit"
 
 
-def test_labels_are_those_of_the_lists(tmp_path: Path) -> None:
+def test_voc_labels(tmp_path: Path) -> None:
+    """Labels are those of the lists."""
     source = open_source(f"voc:{kit(tmp_path)}")
     assert source.class_names == ["cat", "dog"]
     assert labels_of(source) == [[1, -1], [-1, 1], [0, 1]]
@@ -43,14 +44,16 @@ def test_labels_are_those_of_the_lists(tmp_path: Path) -> None:
     assert open_source(f"voc:{kit(tmp_path / 'b')}", "test").paths[0] == "JPEGImages/test0.jpg"
 
 
-def test_a_year_can_be_named_and_without_test_the_halves_serve(tmp_path: Path) -> None:
+def test_voc_year_and_halves(tmp_path: Path) -> None:
+    """A year can be named; without a test set the halves serve."""
     root = kit(tmp_path, ("train", "val", "trainval"), "VOC2012")
     assert open_source(f"voc:{root / 'VOC2012'}#test").paths[0] == "JPEGImages/val0.jpg"
     assert open_source(f"voc:{root / 'VOC2012'}#train").paths[0] == "JPEGImages/train0.jpg"
     assert open_source(f"voc:{root / 'VOC2012'}#trainval").paths[0] == "JPEGImages/trainval0.jpg"
 
 
-def test_the_fingerprint_sees_images_and_labels(tmp_path: Path) -> None:
+def test_voc_fingerprint(tmp_path: Path) -> None:
+    """The fingerprint sees images and labels."""
     one = kit(tmp_path / "a")
     other = kit(tmp_path / "b")
     assert open_source(f"voc:{one}").fingerprint == open_source(f"voc:{other}").fingerprint
@@ -73,7 +76,7 @@ def test_the_fingerprint_sees_images_and_labels(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_damage_is_one_line(tmp_path: Path, file: str, text: str, said: str) -> None:
+def test_voc_damage(tmp_path: Path, file: str, text: str, said: str) -> None:
     damaged = kit(tmp_path) / "VOC2007" / file
     if text:
         damaged.write_text(text)
@@ -83,7 +86,7 @@ def test_damage_is_one_line(tmp_path: Path, file: str, text: str, said: str) -> 
         open_source(f"voc:{tmp_path / 'VOCdevkit'}")
 
 
-def test_the_real_subset(real_data: Callable[[str], Path]) -> None:
+def test_real_voc_subset(real_data: Callable[[str], Path]) -> None:
     source = open_source(f"voc:{real_data('voc2007')}/VOCdevkit", "test")
     assert source.labels.shape == (900, 20)
     assert set(np.unique(source.labels)) == {-1, 0, 1}

@@ -48,7 +48,8 @@ def shard(path: Path, first: int, count: int = 3, label: str | None = "cls") -> 
 
 
 @pytest.mark.parametrize("label", ["cls", "json"])
-def test_images_lie_where_the_shards_say(tmp_path: Path, label: str) -> None:
+def test_webdataset_positions_and_splits(tmp_path: Path, label: str) -> None:
+    """Images lie where the shards say."""
     for number in range(2):
         shard(tmp_path / f"train-{number:04d}.tar", 3 * number, label=label)
     shard(tmp_path / "val-0000.tar", 10, 2, label)
@@ -67,7 +68,7 @@ def test_images_lie_where_the_shards_say(tmp_path: Path, label: str) -> None:
     assert len(open_source(f"webdataset:{tmp_path}", "test")) == 2
 
 
-def test_without_labels_there_are_none(tmp_path: Path) -> None:
+def test_unlabelled_webdataset(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", 0, label=None)
     source = open_source(f"webdataset:{tmp_path}")
     assert source.labels is None
@@ -75,7 +76,8 @@ def test_without_labels_there_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("second", ["b.jpg", "b.PNG"])
-def test_two_images_of_one_sample_are_refused(tmp_path: Path, second: str) -> None:
+def test_webdataset_duplicate_sample_images(tmp_path: Path, second: str) -> None:
+    """Two images of one sample are refused."""
     pack(
         tmp_path / "train.tar",
         [(name, b"1") for name in ("a.jpg", "b.jpg", "b.cls", "b.seg.png", second)],

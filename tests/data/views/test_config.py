@@ -14,7 +14,7 @@ def _views(**fields: Any) -> ViewsConfig:
     return ViewsConfig.model_validate(fields)
 
 
-def test_published_values() -> None:
+def test_published_view_values() -> None:
     """F20 and §2.6."""
     v2 = _views(recipe="moco-v2")
     v1 = _views(recipe="moco-v1")
@@ -53,7 +53,7 @@ def test_published_values() -> None:
         ("swav-cifar-6crop", [(2, 32, (0.25, 1.0)), (4, 16, (0.08, 0.25))]),
     ],
 )
-def test_published_values_of_multi_crop(
+def test_published_multi_crop_values(
     name: str, groups: list[tuple[int, int, tuple[float, float]]]
 ) -> None:
     """F20."""
@@ -72,7 +72,7 @@ def test_published_values_of_multi_crop(
     assert config.flip_probability == 0.5
 
 
-def test_published_values_of_infomin() -> None:
+def test_published_infomin_values() -> None:
     """Tian et al. 2020 and the authors' code: MoCo-v2's but for stronger colours and RandAugment between the others."""
     config = _views(recipe="infomin")
     assert config.brightness == 0.8
@@ -102,9 +102,7 @@ def test_published_values_of_infomin() -> None:
         ("dino", [(1, 224, 1.0, 0.0), (1, 224, 0.1, 0.2), (8, 96, 0.5, 0.0)]),
     ],
 )
-def test_views_that_differ_in_blur_and_solarisation(
-    name: str, expected: list[tuple[int, int, float, float]]
-) -> None:
+def test_asymmetric_views(name: str, expected: list[tuple[int, int, float, float]]) -> None:
     """As in the papers' appendices; what a group leaves open is as in the first views."""
     groups = _views(recipe=name).groups
     assert [

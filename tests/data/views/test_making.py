@@ -166,7 +166,8 @@ def _agree(views: Views, made: Tensor, expected: Tensor, atol: float = 1e-6) -> 
         {**RANDOM, "randaugment_ops": 4, "randaugment_magnitude": 6},
     ],
 )
-def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str, Any]) -> None:
+def test_view_pipeline_loop(fields: dict[str, Any]) -> None:
+    """Every view equals the published pipeline of its image."""
     views = _views(**fields)
     images = _images(16)
     stream = Stream(3, ("step", 7))
@@ -184,7 +185,7 @@ def test_every_view_equals_the_published_pipeline_of_its_image(fields: dict[str,
 
 
 @KINDS
-def test_views_depend_on_the_stream_and_the_row_alone(fields: dict[str, Any]) -> None:
+def test_view_stream_and_row(fields: dict[str, Any]) -> None:
     """So a process makes its rows of the global batch."""
     views = _views(**fields)
     images = _images(48)
@@ -201,7 +202,7 @@ def test_views_depend_on_the_stream_and_the_row_alone(fields: dict[str, Any]) ->
 
 
 @KINDS
-def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any]) -> None:
+def test_crop_finishing(fields: dict[str, Any]) -> None:
     """As a worker cuts them, without colours, and the device finishes its rows."""
     views = _views(**fields)
     images = _images(20)
@@ -218,7 +219,8 @@ def test_finishing_cut_crops_equals_making_views_of_them(fields: dict[str, Any])
     assert all(map(torch.equal, cut, before))
 
 
-def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> None:
+def test_fixed_magnification_crop() -> None:
+    """A crop of fixed magnification has its pixels whatever the image."""
     views = _views(
         magnification=(0.5, 2.0), ratio=(1.0, 1.0), extra_crops=[{"count": 1, "size": 12}]
     )
@@ -251,9 +253,7 @@ def test_a_crop_of_fixed_magnification_has_its_pixels_whatever_the_image() -> No
         *((100, 140, 64, crop, mode) for crop in (0.95, 1.0) for mode in ("bilinear", "bicubic")),
     ],
 )
-def test_photographs_are_resized_as_by_pil(
-    height: int, width: int, size: int, crop: float, mode: str
-) -> None:
+def test_pil_resizing(height: int, width: int, size: int, crop: float, mode: str) -> None:
     """Published codes resize with PIL; through floats, one in seven values would differ."""
     image = _images(1, height, width)[0]
     short = round(size / crop)
@@ -273,7 +273,8 @@ def test_photographs_are_resized_as_by_pil(
 
 
 @pytest.mark.parametrize("shape", [(5000, 1), (3, 20000), (1, 50_000_000)])
-def test_a_strip_takes_little_memory(shape: tuple[int, int]) -> None:
+def test_strip_resizing_memory(shape: tuple[int, int]) -> None:
+    """A strip of pixels takes little memory."""
     found = forked(
         lambda: EvaluationTransform(224)(torch.zeros((3, *shape), dtype=torch.uint8)).shape
     )

@@ -31,7 +31,7 @@ def annotated(
     return root
 
 
-def test_edges_labels_and_difficulty(tmp_path: Path) -> None:
+def test_voc_box_fields(tmp_path: Path) -> None:
     found = boxes_of(open_source(f"voc:{annotated(tmp_path)}"))[0]
     # the first covers the whole image of 12 × 8 but its first row, the second one pixel
     assert found.boxes.tolist() == [[0, 1, 12, 8], [2, 4, 3, 5]]
@@ -40,7 +40,8 @@ def test_edges_labels_and_difficulty(tmp_path: Path) -> None:
     assert found.size == (8, 12)
 
 
-def test_the_fingerprint_of_boxes_changes_with_a_box(tmp_path: Path) -> None:
+def test_box_fingerprint(tmp_path: Path) -> None:
+    """The fingerprint of boxes changes with a box."""
     source = open_source(f"voc:{annotated(tmp_path)}")
     before = fingerprint_of_boxes(boxes_of(source))
     assert before == fingerprint_of_boxes(boxes_of(source))
@@ -61,14 +62,15 @@ def test_the_fingerprint_of_boxes_changes_with_a_box(tmp_path: Path) -> None:
         (ANNOTATION.replace("<width>12</width>", ""), "annotation"),
     ],
 )
-def test_what_is_wrong_with_a_file(tmp_path: Path, text: str, said: str) -> None:
+def test_damaged_annotations(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "a.xml").write_text(text)
     with one_line(said) as caught:
         read(tmp_path / "a.xml", ["cat", "dog"])
     assert "a.xml" in str(caught.value)
 
 
-def test_missing_files_are_listed(tmp_path: Path) -> None:
+def test_missing_annotations(tmp_path: Path) -> None:
+    """Missing files are listed."""
     root = annotated(tmp_path)
     for number in (0, 2):
         (root / "VOC2007" / "Annotations" / f"trainval{number}.xml").unlink()

@@ -138,7 +138,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 @pytest.mark.slow
-def test_it_learns_to_find_squares(tmp_path: Path) -> None:
+def test_detector_learning(tmp_path: Path) -> None:
+    """It learns to find squares."""
     data = squares(tmp_path, count=24)
     options = {
         **TINY,
@@ -177,7 +178,7 @@ def ends(label: str, at: int, how: Any) -> Progress:
         ("detecting", 3, KeyboardInterrupt, 9, 1),
     ],
 )
-def test_one_that_was_stopped_goes_on_bit_for_bit(
+def test_detection_resume_bits(
     whole: Whole,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -205,12 +206,14 @@ def test_one_that_was_stopped_goes_on_bit_for_bit(
     assert not list(tmp_path.glob(STATE))
 
 
-def test_what_is_damaged_or_of_another_seed_or_size_is_not_gone_on_with(
+def test_unusable_detection_state(
     whole: Whole,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """A state that is damaged or of another seed or size is not continued."""
+
     def ended(label: str, at: int, **options: Any) -> None:
         with pytest.raises(MemoryError):
             measured(
@@ -235,9 +238,7 @@ def test_what_is_damaged_or_of_another_seed_or_size_is_not_gone_on_with(
     whole.is_that_of(again)
 
 
-def test_batch_norms_take_the_means_over_further_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precise_batch_norm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Precise batch-norm against the statistics of each batch, read from the first one's input."""
     kept: list[Training] = []
     inputs: list[torch.Tensor] = []
@@ -266,7 +267,7 @@ def test_batch_norms_take_the_means_over_further_batches(
     )
 
 
-def test_the_networks_main_batch_norms_are_used(whole: Whole) -> None:
+def test_main_branch_maps(whole: Whole) -> None:
     """A backbone in training form, with a second set: its maps are those of the main one."""
     branched = load_backbone(NETWORK)
     convert(branched.network)

@@ -41,7 +41,8 @@ def images(count: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     return pixels, [{"boxes": boxes, "labels": torch.tensor([1, 2])} for _ in pixels]
 
 
-def test_anchors_are_torchvisions_before_rounding() -> None:
+def test_anchors_torchvision() -> None:
+    """Anchors are torchvision's before rounding."""
     maps = [torch.zeros(1, 2, 6, 8), torch.zeros(1, 2, 3, 4)]
     listed = ImageList(torch.zeros(1, 3, 48, 64), [(48, 64)])
     sizes = ((32,), (64,))
@@ -57,7 +58,8 @@ def test_anchors_are_torchvisions_before_rounding() -> None:
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
-def test_regions_come_from_the_level_that_suits_them() -> None:
+def test_region_levels() -> None:
+    """Regions come from the level that suits them."""
     maps = OrderedDict()
     for number, side in enumerate((256, 128, 64)):  # strides 4, 8, 16
         maps[str(number)] = torch.rand(2, 3, side, side)
@@ -84,7 +86,8 @@ def test_regions_come_from_the_level_that_suits_them() -> None:
 
 
 @pytest.mark.parametrize("kind", ["c4", "fpn"])
-def test_every_part_learns_and_small_images_are_found_in(kind: str) -> None:
+def test_detector_gradients_and_boxes(kind: str) -> None:
+    """Every part learns, and small images are searched too."""
     made = detector(kind).train()
     losses = made(*images())
     assert set(losses) == {
@@ -108,7 +111,7 @@ def test_every_part_learns_and_small_images_are_found_in(kind: str) -> None:
         assert (bottom <= 40).all()
 
 
-def test_an_image_is_found_in_alike_alone_and_beside_a_larger_one() -> None:
+def test_padded_batch() -> None:
     """Padding is outside of the image: it may reach some pixels in, and no box may lie there."""
     made = detector("c4").eval()
     small = torch.full((3, 24, 24), 200, dtype=torch.uint8)
@@ -121,7 +124,7 @@ def test_an_image_is_found_in_alike_alone_and_beside_a_larger_one() -> None:
     torch.testing.assert_close(batch[:1, :, :24, :24], expected, rtol=0, atol=0)
 
 
-def test_boxes_follow_the_pixels() -> None:
+def test_flipped_and_scaled_boxes() -> None:
     """A white rectangle on black: wherever flips and sizes take it, its box is where the white pixels are."""
     pixels = torch.zeros(1, 3, 40, 80, dtype=torch.uint8)
     pixels[0, :, 8:24, 16:32] = 255

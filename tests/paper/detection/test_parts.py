@@ -23,7 +23,8 @@ def maps_of(network: nn.Module, images: Tensor) -> list[Tensor]:
     return found
 
 
-def test_a_resnet_is_cut_at_its_stages() -> None:
+def test_resnet_stages() -> None:
+    """A ResNet is cut at its stages."""
     network = torchvision.models.resnet18(weights=None).eval()
     found = [(part.stride, part.channels) for part in parts(network, "it")]
     assert found == [(2, 64), (4, 64), (8, 128), (16, 256), (32, 512)]
@@ -36,7 +37,8 @@ def test_a_resnet_is_cut_at_its_stages() -> None:
 
 
 @pytest.mark.parametrize("name", ["efficientnet_lite0", "convnext_atto", "regnetx_002"])
-def test_networks_of_timm_give_the_maps_timm_takes(name: str) -> None:
+def test_timm_maps(name: str) -> None:
+    """Networks of timm give the maps that timm takes."""
     network = timm.create_model(name, num_classes=0).eval()
     images = torch.rand(1, 3, 64, 96)
     with torch.no_grad():
@@ -69,7 +71,7 @@ class Wrapped(nn.Module):
         return self.maps(x)
 
 
-def test_a_network_of_anybody() -> None:
+def test_foreign_network_parts() -> None:
     network = External(Wrapped(), "python:x").eval()
     found = [(part.stride, part.channels, len(part.module)) for part in parts(network, "it")]
     expected = [

@@ -109,7 +109,8 @@ def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
 
 @pytest.mark.parametrize("rule", ["area", "eleven_point"])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_rule_of_voc(seed: int, rule: str) -> None:
+def test_voc_precision_loop(seed: int, rule: str) -> None:
+    """Precision follows VOC's rule."""
     made = scene(seed)
     values = precisions(*made, 3, rule)
     assert values.shape == (3, len(OVERLAPS))
@@ -121,7 +122,7 @@ def test_the_rule_of_voc(seed: int, rule: str) -> None:
     assert values[:, 0].mean() > values[:, 5].mean() > 0
 
 
-def test_difficult_objects_and_second_boxes_by_hand() -> None:
+def test_difficult_and_second_boxes() -> None:
     """One sought, one difficult: the box on the difficult one does not count, the second on the sought one is wrong."""
     corners = torch.tensor([[0.0, 0, 10, 10], [50, 50, 60, 60]])
     none = torch.zeros(2, dtype=torch.int64)
@@ -135,7 +136,8 @@ def test_difficult_objects_and_second_boxes_by_hand() -> None:
     assert np.isnan(values[1]).all(), "no object of the class"
 
 
-def test_a_class_that_is_never_found_has_precision_zero() -> None:
+def test_unfound_class_precision() -> None:
+    """A class that is never found has precision zero."""
     truth = Boxes(
         torch.tensor([[0.0, 0, 9, 9]]), torch.tensor([0]), torch.tensor([False]), (20, 20)
     )

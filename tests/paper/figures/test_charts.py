@@ -26,7 +26,8 @@ def error_bars(ax: Axes) -> list[ErrorbarContainer]:
     return [found for found in ax.containers if isinstance(found, ErrorbarContainer)]
 
 
-def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() -> None:
+def test_bar_heights_and_whiskers() -> None:
+    """Bars are as high as the means, whiskers as long as the deviations."""
     panels = {"20 epochs each": VALUES, "equal time": VALUES}
     figure = plots.bars(panels, y_label="top-1 (%)")
     titles = [ax.get_title(loc="left") for ax in figure.axes]
@@ -47,7 +48,8 @@ def test_bars_are_as_high_as_the_means_and_whiskers_as_long_as_the_deviations() 
     assert figure.axes[0].get_ylabel() == "top-1 (%)"
 
 
-def test_curves_show_means_over_their_x() -> None:
+def test_curve_means() -> None:
+    """Curves show means over their x."""
     curve = {1: [10.0, 12.0], 2: [20.0, 22.0], 4: [30.0, 33.0]}
     panels = {"labelled images, k": {"MoCo-v2": curve}}
     figure = plots.curves(panels, y_label="mAP (%)", doubling=True)
@@ -61,9 +63,10 @@ def test_curves_show_means_over_their_x() -> None:
     assert ax.get_xlabel() == "labelled images, k"
 
 
-def test_figures_are_written_as_png_and_as_svg_with_text_and_equal_ones_are_equal_files(
+def test_figure_files(
     tmp_path: Path,
 ) -> None:
+    """Figures are PNG or SVG with text, and equal ones are equal files."""
     for name in ("a.png", "b.png", "a.svg", "b.svg"):
         figure = plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)")
         save(figure, tmp_path / name)

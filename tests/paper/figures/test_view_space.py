@@ -32,7 +32,8 @@ def moco() -> Look:
     return Look.at(tiny(**fields), "digits")
 
 
-def test_the_partner_of_a_mixed_view_is_read_off_its_pixels() -> None:
+def test_mixed_view_partners() -> None:
+    """The partner of a mixed view is read off its pixels."""
     generator = torch.Generator().manual_seed(0)
     clean = torch.rand(6, 3, 8, 8, generator=generator)
     permutation = torch.tensor([3, 0, 5, 1, 2, 4])
@@ -49,7 +50,8 @@ def attacked(look: Look, radius: float) -> Look:
     return replace(look, experiment=override(look.experiment, fields))
 
 
-def test_view_space_is_a_projection_of_the_embeddings_and_changes_nothing(moco: Look) -> None:
+def test_view_space_projection(moco: Look) -> None:
+    """View space is a projection of the embeddings and changes nothing."""
     with unchanged(moco.method):
         space = embed_views(attacked(moco, 0.0), num_images=3, num_views=5)
         moved = embed_views(attacked(moco, 8.0), num_images=3, num_views=5)

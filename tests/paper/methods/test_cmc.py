@@ -37,7 +37,8 @@ def halves(made: CMC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
     return embedding, lightness, colour
 
 
-def test_nce_is_between_a_stream_and_the_memory_of_the_other() -> None:
+def test_cmc_nce() -> None:
+    """NCE is between a stream and the memory of the other."""
     made = cmc()
     data = batch(12)
     embedding, lightness, colour = halves(made, data)
@@ -55,7 +56,8 @@ def test_nce_is_between_a_stream_and_the_memory_of_the_other() -> None:
     assert found.shape == (1, BATCH)
 
 
-def test_softmax_is_over_all_images_of_the_other_stream() -> None:
+def test_cmc_softmax() -> None:
+    """The softmax is over all images of the other stream."""
     made = cmc(objective="softmax")
     data = batch(12)
     embedding, lightness, colour = halves(made, data)
@@ -73,7 +75,8 @@ def test_softmax_is_over_all_images_of_the_other_stream() -> None:
     assert torch.equal(correct[0], first_hits & second_hits)
 
 
-def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
+def test_cmc_memories() -> None:
+    """Both memories begin apart and follow their own stream."""
     made = cmc(bank_momentum=0.3)
     data = batch(12)
     cosines = (made.lightness.rows * made.colour.rows).sum(1)
@@ -90,7 +93,7 @@ def test_both_memories_begin_apart_and_follow_their_own_stream() -> None:
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0])
-def test_black_and_white_images_are_attacked_like_others(level: float) -> None:
+def test_cmc_black_white_attack(level: float) -> None:
     """Where RGB → Lab has its corners, the gradient is finite, and every channel of a pixel counts."""
     made = cmc(("main", "aux"))
     data = batch(12)

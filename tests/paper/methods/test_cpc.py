@@ -56,7 +56,8 @@ def naive(
     return torch.stack(found)
 
 
-def test_patches_overlap_and_stand_row_by_row() -> None:
+def test_cpc_patch_grid() -> None:
+    """Patches overlap and stand row by row."""
     images = torch.rand(2, 3, 13, 13)  # a pixel at the right and below is left
     cut = tiles.patches(images, 6, 2)
     assert cut.shape == (2, GRID, GRID, 3, 6, 6)
@@ -68,7 +69,8 @@ def test_patches_overlap_and_stand_row_by_row() -> None:
             )
 
 
-def test_every_patch_goes_through_the_network_by_itself() -> None:
+def test_cpc_patch_features() -> None:
+    """Every patch goes through the network by itself."""
     made = cpc().eval()
     data = batch(SIZE)
     _, patches, _ = embedded(made, data)
@@ -82,7 +84,8 @@ def test_every_patch_goes_through_the_network_by_itself() -> None:
 
 
 @pytest.mark.parametrize("row", range(GRID))
-def test_a_prediction_sees_no_row_below_its_own(row: int) -> None:
+def test_cpc_prediction_context(row: int) -> None:
+    """A prediction sees no row below its own."""
     head = PatchHead(8, CPCConfig(ahead=(1, 2), dim=5, hidden=7, layers=4)).double()
     features = torch.randn(2, 8, GRID, GRID, dtype=torch.float64, requires_grad=True)
     head(features)[:, 1:, :, row].square().sum().backward()
@@ -91,7 +94,8 @@ def test_a_prediction_sees_no_row_below_its_own(row: int) -> None:
     assert found == expected
 
 
-def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
+def test_cpc_loss() -> None:
+    """The loss of an image is the mean over its grid."""
     made = cpc()
     data = batch(SIZE)
     embedding, patches, predictions = embedded(made, data)
@@ -107,7 +111,8 @@ def test_the_loss_of_an_image_is_the_mean_over_its_grid() -> None:
     assert made.chance_loss == pytest.approx(math.log(BATCH * GRID**2))
 
 
-def test_patches_learn_in_the_clean_term_alone() -> None:
+def test_cpc_patch_gradient() -> None:
+    """Patches learn in the clean term alone."""
     made = cpc()
     data = batch(SIZE)
     for loss, learns in ((made.clean_loss, True), (made.loss, False)):
@@ -120,7 +125,7 @@ def test_patches_learn_in_the_clean_term_alone() -> None:
         assert (slope is not None and bool(slope.any())) == learns
 
 
-def test_a_patch_is_never_its_own_negative_nor_that_of_what_it_is_mixed_with() -> None:
+def test_cpc_negatives_of_mixtures() -> None:
     """After two mixings, one of them of an image with itself."""
     made = cpc()
     data = batch(SIZE)

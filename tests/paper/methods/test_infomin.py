@@ -18,7 +18,8 @@ def infomin(**fields: object) -> InfoMin:
     )
 
 
-def test_two_terms_recognise_one_key_from_a_view_and_from_a_puzzle() -> None:
+def test_infomin_terms() -> None:
+    """Two terms recognise one key from a view and from a puzzle."""
     made = infomin(puzzle_weight=0.2)
     data = batch(16, 16, 16)
     anchors = made.anchors(data)
@@ -43,7 +44,8 @@ def test_two_terms_recognise_one_key_from_a_view_and_from_a_puzzle() -> None:
     )
 
 
-def test_the_queue_takes_every_key_once() -> None:
+def test_infomin_queue() -> None:
+    """The queue takes every key once."""
     made = infomin()
     data = batch(16, 16, 16)
     labels = made.pseudo_labels(data, None)

@@ -18,7 +18,8 @@ def jigsaw(**fields: object) -> Jigsaw:
     return small(config, 1)
 
 
-def test_a_puzzle_shows_the_tiles_in_the_order_of_its_number() -> None:
+def test_jigsaw_tile_order() -> None:
+    """A puzzle shows the tiles in the order of its number."""
     made = jigsaw(puzzle={"grid": 2, "tile_share": 1.0})
     data = batch(12)
     (puzzle,) = made.anchors(data)
@@ -38,7 +39,8 @@ def test_a_puzzle_shows_the_tiles_in_the_order_of_its_number() -> None:
         assert torch.equal(puzzle[i], torch.cat([above, below], 1))
 
 
-def test_permutations_differ_and_lie_far_apart() -> None:
+def test_jigsaw_permutations() -> None:
+    """Permutations differ and lie far apart."""
     found = tiles.permutations(9, 50, torch.Generator().manual_seed(0))
     assert len({tuple(row) for row in found.tolist()}) == 50
     assert all(sorted(row) == list(range(9)) for row in found.tolist())
@@ -54,7 +56,8 @@ def test_permutations_differ_and_lie_far_apart() -> None:
         tiles.permutations(4, 25, torch.Generator())
 
 
-def test_jigsaws_loss_is_cross_entropy_over_permutations_of_features_tile_by_tile() -> None:
+def test_jigsaw_loss() -> None:
+    """The loss is cross-entropy over permutations of features, tile by tile."""
     made = jigsaw()
     data = batch(16)
     made.eval()

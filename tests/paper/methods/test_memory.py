@@ -42,7 +42,7 @@ def naive_nce(query: Tensor, own: Tensor, others: Tensor, z: float) -> Tensor:
     return -torch.log(posterior(own)) - wrong
 
 
-def test_nce_is_the_published_estimate() -> None:
+def test_instdisc_nce() -> None:
     made = instdisc()
     data = batch(12)
     embedding = made.embed(made.anchors(data), MAIN)
@@ -55,7 +55,8 @@ def test_nce_is_the_published_estimate() -> None:
         torch.testing.assert_close(found[0, i], expected)
 
 
-def test_softmax_is_over_all_images() -> None:
+def test_instdisc_softmax() -> None:
+    """The softmax is over all images."""
     made = instdisc(objective="softmax")
     data = batch(12)
     embedding = made.embed(made.anchors(data), MAIN)
@@ -70,7 +71,8 @@ def test_softmax_is_over_all_images() -> None:
     assert torch.equal(correct[0], hits)
 
 
-def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
+def test_instdisc_memory_momentum() -> None:
+    """The memory follows clean embeddings by momentum."""
     made = instdisc(bank_momentum=0.3)
     data = batch(12)
     before = made.bank.rows.clone()
@@ -84,7 +86,8 @@ def test_the_memory_follows_clean_embeddings_by_momentum() -> None:
     assert torch.equal(made.bank.rows[others], before[others])
 
 
-def test_z_is_the_mean_over_random_directions() -> None:
+def test_memory_partition() -> None:
+    """Z is the mean over random directions."""
     memory = Memory(InstDiscConfig(dim=64), 4096, seed=3, drawn=True)
     generator = Stream(1).generator()
     directions = torch.randn(200, 64, generator=generator, dtype=torch.float64)
@@ -94,7 +97,8 @@ def test_z_is_the_mean_over_random_directions() -> None:
     assert memory.partition == pytest.approx(float(sampled), rel=0.02)
 
 
-def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
+def test_pirl_terms() -> None:
+    """Two terms: an image, and a puzzle of the other view."""
     made = pirl(puzzle_weight=0.2)
     data = batch(16, 16)
     view, puzzle = made.anchors(data)
@@ -110,7 +114,8 @@ def test_pirls_two_terms_are_an_image_and_a_puzzle_of_the_other_view() -> None:
             torch.testing.assert_close(losses[v, i], 2 * share * expected)
 
 
-def test_puzzles_go_through_the_backbone_tile_by_tile() -> None:
+def test_puzzle_tile_features() -> None:
+    """Puzzles go through the backbone tile by tile."""
     cases = (
         (pirl().eval(), batch(16, 16)),
         (infomin().eval(), batch(16, 16, 16)),
@@ -130,7 +135,8 @@ def test_puzzles_go_through_the_backbone_tile_by_tile() -> None:
             torch.testing.assert_close(found[i], expected)
 
 
-def test_pirls_memory_follows_the_image_branch() -> None:
+def test_pirl_memory() -> None:
+    """The memory follows the image branch."""
     made = pirl(bank_momentum=0.0)
     data = batch(16, 16)
     embedding = made.embed(made.anchors(data), MAIN).detach()

@@ -49,7 +49,7 @@ def pixels(*colours: tuple[float, float, float]) -> Tensor:
     return torch.tensor(colours, dtype=torch.float64)[:, :, None, None]
 
 
-def test_lab_is_that_of_the_formulas() -> None:
+def test_lab_formula() -> None:
     generator = torch.Generator().manual_seed(0)
     colours = torch.rand(200, 3, generator=generator, dtype=torch.float64)
     colours = colours**3  # many are dark
@@ -59,7 +59,7 @@ def test_lab_is_that_of_the_formulas() -> None:
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
+def test_lab_gradient_corners() -> None:
     """Black, both sides of the two thresholds, white, and a rounding error outside of the pixels."""
     levels = [0.0, 1e-12, -1e-9, 0.04044, 0.04046, 0.0920, 0.0925, 1.0, 1 + 1e-7]
     colours = [(a, b, c) for a in levels for b in levels for c in (0.0, a, 1.0)]
@@ -73,7 +73,8 @@ def test_the_gradient_is_finite_and_right_where_branches_meet() -> None:
     assert torch.autograd.gradcheck(lab, (smooth,), eps=1e-7, atol=1e-3)
 
 
-def test_each_stream_sees_its_channels_of_the_pixels() -> None:
+def test_two_stream_channels() -> None:
+    """Each stream sees its channels of the pixels."""
     network = build(SMALL).eval()
     images = torch.rand(3, 3, 16, 16)
     assert num_features(network) == 16
@@ -94,7 +95,8 @@ def test_each_stream_sees_its_channels_of_the_pixels() -> None:
     torch.testing.assert_close(pooled, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_a_file_of_two_streams_is_read_back_and_started_from(tmp_path: Path) -> None:
+def test_two_stream_file_roundtrip(tmp_path: Path) -> None:
+    """A file of two streams is read back and started from."""
     backbone = random_backbone(SMALL, 16)
     images = torch.rand(2, 3, 16, 16)
     path = save_backbone(backbone, tmp_path / "two.safetensors")

@@ -123,7 +123,8 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
     ("name", "term"),
     [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")],
 )
-def test_a_step_is_the_published_loss(name: str, term: str) -> None:
+def test_learner_losses(name: str, term: str) -> None:
+    """A step is the published loss."""
     fields = {} if name == "vat" else {"threshold": 0.5}
     made = objective(name, **fields)
     given = batch()
@@ -148,7 +149,8 @@ def test_a_step_is_the_published_loss(name: str, term: str) -> None:
     check(gradients, learner, loss)
 
 
-def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
+def test_s4l_loss() -> None:
+    """S4L is classes and rotations of four turned images."""
     made = objective("s4l")
     given = batch()
     learner = made.method
@@ -166,7 +168,8 @@ def test_s4l_is_classes_and_rotations_of_four_turned_images() -> None:
     check(gradients, learner, loss)
 
 
-def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
+def test_vat_power_iteration() -> None:
+    """The virtual direction is that of a written power iteration."""
     made = objective("vat")
     given = batch()
     learner = made.method
@@ -190,7 +193,7 @@ def test_the_virtual_direction_is_that_of_a_written_power_iteration() -> None:
 
 
 @pytest.mark.parametrize("name", ["vat", "pseudo-label"])
-def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(name: str) -> None:
+def test_labelled_running_statistics(name: str) -> None:
     """Neither unlabelled images nor virtual views move them; either has batch statistics of its own."""
     made = objective(name, Normed())
     given = batch()
@@ -211,7 +214,8 @@ def test_running_statistics_are_of_one_pass_of_the_labelled_images_as_in_usb(nam
     assert torch.equal(before, after)
 
 
-def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
+def test_slow_copy_momentum() -> None:
+    """The slow copy follows weights and takes statistics."""
     made = objective("fixmatch", ema=0.9)
     given = batch(step=0)
     learner = made.method
@@ -229,7 +233,7 @@ def test_the_slow_copy_follows_weights_and_takes_statistics() -> None:
             torch.testing.assert_close(slow, before[name])
 
 
-def test_mixed_views_have_both_pseudo_labels_by_area() -> None:
+def test_mixed_pseudo_labels() -> None:
     """Each unlabelled image's share counts with its own pseudo-label, that of a labelled image not at all."""
     made = objective("fixmatch", strong="weak", threshold=0.5, hard="cutmix")
     learner = made.method

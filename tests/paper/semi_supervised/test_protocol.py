@@ -26,7 +26,7 @@ from tests.evaluation.given import QUIET, SMALL
 from tests.evaluation.test_tuning import images, task
 
 
-def test_fixmatch_learns_digits_from_forty_labels() -> None:
+def test_fixmatch_forty_labels() -> None:
     """From random weights in two seconds, far above chance (10 %)."""
     network = NetworkConfig(
         name="small-resnet", widths=(16, 32), mean=(0.3, 0.3, 0.3), std=(0.37, 0.37, 0.37)
@@ -45,7 +45,7 @@ def test_fixmatch_learns_digits_from_forty_labels() -> None:
 
 
 @pytest.mark.parametrize("learner", sorted(PUBLISHED))
-def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, says: Says) -> None:
+def test_learner_commands(learner: str, tmp_path: Path, says: Says) -> None:
     weights = tmp_path / "b.safetensors"
     out = tmp_path / "r.json"
     save_backbone(random_backbone(SMALL, 8), weights)
@@ -69,9 +69,10 @@ def test_every_learner_by_the_command_line(learner: str, tmp_path: Path, says: S
     assert f'"ratio": {PUBLISHED[learner].ratio}' in out.read_text()
 
 
-def test_labels_are_drawn_class_by_class_from_seed_and_draw(
+def test_label_draws(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Labels are drawn class by class from seed and draw."""
     source = images(60, 0)
     seen = []
 
@@ -93,7 +94,8 @@ def test_labels_are_drawn_class_by_class_from_seed_and_draw(
         )
 
 
-def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
+def test_labelled_batch_order() -> None:
+    """Batches hold labelled images first and hide all other labels."""
     made = list(Batches(task(images(10, 0)), np.array([7, 2]), 4, 3, Stream(0)).steps(6))
     for batch in made:
         assert len(batch) == 16
@@ -103,7 +105,8 @@ def test_batches_hold_labelled_images_first_and_hide_all_other_labels() -> None:
     assert np.bincount(drawn.numpy(), minlength=10).min() > 0, "all images, those with a label too"
 
 
-def test_weak_views_are_mirrored_and_moved_by_an_eighth() -> None:
+def test_weak_view_shifts() -> None:
+    """Weak views are mirrored and moved by an eighth."""
     pixels = torch.arange(64).view(1, 1, 8, 8).expand(1, 3, 8, 8).to(torch.uint8)
     source = ArraySource(pixels.repeat(3, 1, 1, 1), np.arange(3), name="ramp")
     image = pixels[0].float() / 255

@@ -26,9 +26,10 @@ from tests.evaluation.test_tuning import images, task
         ("swav", 10, (0.01, 0.2)),
     ],
 )
-def test_rates_are_those_of_the_share_of_labels(
+def test_label_share_rates(
     monkeypatch: pytest.MonkeyPatch, preset: str, percent: float, rates: tuple[float, float]
 ) -> None:
+    """Rates are those of the share of labels."""
     plans: list[tuple[int, Plan]] = []
 
     def fake(task: Task, fit: Any, test: Any, plan: Plan, *_: object, **__: object) -> Any:
@@ -51,7 +52,8 @@ def test_rates_are_those_of_the_share_of_labels(
     assert found.effective == expected
 
 
-def test_every_class_keeps_its_share() -> None:
+def test_class_shares() -> None:
+    """Every class keeps its share."""
     labels = np.arange(90) % 3
     drawn = [semi_supervised.draw_share(labels, 0.1, Stream(seed)) for seed in range(2)]
     found = [np.bincount(labels[rows]).tolist() for rows in drawn]
@@ -61,7 +63,8 @@ def test_every_class_keeps_its_share() -> None:
     assert len(semi_supervised.draw_share(labels, 0.001, Stream(0))) == 3
 
 
-def test_a_list_names_the_labelled_images(tmp_path: Path) -> None:
+def test_labelled_image_list(tmp_path: Path) -> None:
+    """A list names the labelled images."""
     source = images(20, 0)
     (tmp_path / "list.txt").write_text("000003\n000011\n\n")
     found = semi_supervised.rows_of(source, tmp_path / "list.txt").tolist()
