@@ -237,3 +237,9 @@ def test_address_space_limit() -> None:
     assert status == 2
     assert "ulimit -v" in line
     assert complaint(ImportError("no module of this name"))[0] == 0
+
+
+def test_mistyped_required_option(says: Says) -> None:
+    said = says("harden", "x", "--dta", "digits", status=2).err
+    assert "required: --data" in said
+    assert "--dta: did you mean '--data'?" in said

@@ -220,7 +220,13 @@ def _run(arguments: list[str], begun: float) -> int:
         raise UserError(
             f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}"
         )
-    given, left = parser.parse_known_args(ours)
+    try:
+        given, left = parser.parse_known_args(ours)
+    except UserError as error:
+        # a mistyped option of an open command counts as a field: perhaps it is the option that is missing
+        hints = [f"--{name}: {nearest(f'--{name}', options)}" for name in extra]
+        meant = [hint for hint in hints if "did you mean" in hint]
+        raise UserError("; ".join([str(error), *meant])) from None
     if left:
         told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(
