@@ -179,7 +179,7 @@ def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             ["--strength", "0.03"],
             "--strength 0.03",
         ),
-        (["--strength", "65"], "--strength 65 is a radius"),
+        (["--strength", "65"], "--strength 65.0 is a radius"),
         (["--price", "-1"], "--price -1"),
         (["--price", "x"], "--price"),
         (

@@ -40,7 +40,7 @@ _LEAST = 1000
 #: Smallest size of views as a share of the start's own, unless the time is short.
 _SMALLEST = 3 / 7
 #: Steps from which on a training attacks in two: one of 2,284 overfitted to a single step
-#: (docs/what-hardening-was-worth.md).
+#: (docs/decisions/adapt-and-harden.md).
 _LONG = 700
 #: Size of each of two steps as a share of ε.
 _OF_TWO = 0.75
@@ -132,7 +132,7 @@ def _experiment(
         "training.report": False,
         "training.resident_limit_bytes": costs.resident,
     }
-    # things as large as the result sees them, and fewer images learned by heart (docs/what-hardening-was-worth.md)
+    # things as large as the result sees them, and fewer images learned by heart (docs/decisions/adapt-and-harden.md)
     least = (size / given.used(size)) ** 2
     if least < 1 and "views.scale" not in given.fields:
         changes["views.scale"] = (least, 1.0)

@@ -195,7 +195,7 @@ def _numbers(before: Side, after: Side) -> dict[str, Any]:
 def at_price(price: float, cost: Callable[[float], float]) -> float:
     """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
 
-    cost: share -> points lost. They grow roughly as its square (docs/what-hardening-was-worth.md), so the share is
+    cost: share -> points lost. They grow roughly as its square (docs/decisions/adapt-and-harden.md), so the share is
     √(price / cost(1)) first: chance spoils the loss of many points less than that of a few. While the loss there is
     above the price, it steps back by 15 %, three times at most.
     """

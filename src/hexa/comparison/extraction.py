@@ -42,6 +42,8 @@ class Extraction:
     """Draws images, folds and labels."""
     device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+    precision: precisions.Precision = "auto"
+    """auto, fp32 or bf16."""
     num_workers: int | None = None
     """Processes that decode; chosen for the machine if None."""
 
@@ -101,7 +103,7 @@ def features_of(
     tell: Tell | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
-    settings = {"device": device, "num_workers": how.num_workers}
+    settings = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
     return extract_together(backbone, images, 1.0, progress=tell, **settings)
 
 
