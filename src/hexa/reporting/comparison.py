@@ -36,6 +36,13 @@ def facts(run: Run) -> list[tuple[str, str]]:
         shown["Precision"] = run.environment["precision"]
     if run.seconds is not None:
         shown["Training time"] = format_duration(run.seconds)
+    for label, lines, key in (
+        ("Last k-NN, %", run.monitor, "knn"),
+        ("Last loss", run.train, "loss"),
+    ):
+        numbers = [line[key] for line in lines if is_number(line.get(key))]
+        if numbers:
+            shown[label] = f"{numbers[-1]:.2f}"
     return [(label, text(value)) for label, value in shown.items() if value is not None]
 
 

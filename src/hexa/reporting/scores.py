@@ -73,13 +73,12 @@ def _accuracies(result: Record) -> dict[str, tuple[float, int]]:
     facts = flatten(result)
     known = [facts.get("data_facts.test.images"), facts.get("options.images")]
     counts = [int(number) for number in known if is_number(number)]
-    scores = {}
-    for name, value in result["metrics"].items():
-        if is_number(value) and name == "top1":
-            scores[name] = (float(value), counts[0] if is_number(known[0]) else 0)
-        elif is_number(value) and str(name).startswith("robust@"):
-            scores[name] = (float(value), min(counts, default=0))
-    return scores
+    images = min(counts) if is_number(known[0]) else 0
+    return {
+        str(name): (float(value), images)
+        for name, value in result["metrics"].items()
+        if is_number(value) and (name == "top1" or str(name).startswith("robust@"))
+    }
 
 
 def _difference(
@@ -101,8 +100,10 @@ def _difference(
         if images < 1 or not 0 <= min(before, after) <= max(before, after) <= 100:
             why = "the number of test images is unknown"
             return f"{why}, so that a difference of {gain:+.1f} points shows nothing"
-        spread = before * (100 - before) + after * (100 - after)
-        half = 1.96 * math.sqrt(spread / images)
+        # Agresti and Caffo (2000): one more image that is right and one that is wrong on each side
+        shares = [(one * images + 100) / (images + 2) for one in (before, after)]
+        spread = sum(share * (100 - share) for share in shares)
+        half = 1.96 * math.sqrt(spread / (images + 2))
         chance = "one seed each does not show the chance of training"
         how = f"over {images:,} test images, not paired; {chance}"
     found = f"is not shown to differ from {names[0]}"
