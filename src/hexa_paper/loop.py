@@ -11,7 +11,6 @@ import torch
 
 from hexa.config import UserError
 from hexa.reporting.tables import Table, counted, format_duration
-from hexa.run.names import BACKBONE
 from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
 from hexa.runtime.signals import Interrupted
@@ -20,14 +19,13 @@ from hexa_paper.benchmark import seconds_of_image
 from hexa_paper.plan import Job, Plan, experiment_of
 from hexa_paper.request import Request, check_test_images, refuse
 from hexa_paper.running import carry_out, command_of
-from hexa_paper.slurm import waiting
 from hexa_paper.studies import EXPERIMENTS, PARTS, listed, shortened, study
 
-#: Forward passes of a ResNet-50 that a V100 makes in an hour of training: MoCo-v2 takes 53 hours on eight for 200 epochs
-#: of 1,281,167 images, four passes each (Chen et al., 2020, table 3). Other networks and sizes differ.
-_PASSES_AN_HOUR = 4 * 200 * 1_281_167 / (53 * 8)
-#: Images of ImageNet, assumed if the images are not here.
+#: Images of ImageNet.
 _IMAGENET = 1_281_167
+#: Forward passes of a ResNet-50 that a V100 makes in an hour of training: MoCo-v2 takes 53 hours on eight for 200 epochs
+#: of ImageNet, four passes an image (Chen et al., 2020, table 3). Other networks and sizes differ.
+_PASSES_AN_HOUR = 4 * 200 * _IMAGENET / (53 * 8)
 #: Characters of an error that are shown.
 _MOST = 300
 
@@ -104,7 +102,7 @@ def show(plan: Plan) -> Iterator[rich.table.Table | str]:
     measured = [f"{measure.title} on {measure.source}" for measure in final[0].measures]
     yield f"measured by {', '.join(dict.fromkeys(measured))}"
     yield from plan.study.notes
-    left = waiting(plan)
+    left = plan.waiting()
     if left and left[0].searching:
         yield "The final runs follow from the search. To train its runs by hand:"
     elif left:
@@ -191,9 +189,7 @@ def _carried_out(plan: Plan, jobs: Sequence[Job], console: Console) -> list[str]
         if not job.missing(out):
             continue
         try:
-            trained = (
-                job.arm.epochs == 0 or (results.run_folder(out, job.name) / BACKBONE).is_file()
-            )
+            trained = job.arm.epochs == 0 or results.is_trained(out, job.name)
             whole = full and not trained and job.experiment.max_steps is None
             remedy = (
                 "--plan prints the commands, and runs that are trained elsewhere are evaluated here"

@@ -183,6 +183,15 @@ class Plan:
             jobs += [self._job(arm, epochs, SEARCH_SEED, rate, measures) for rate in rates]
         return jobs
 
+    def waiting(self) -> list[Job]:
+        """The jobs that have to be trained next: those of the search, or else the final ones."""
+        out = self.request.folder
+        search = [job for job in self.search if job.missing(out)]
+        if search:
+            return search
+        final = [job for job in self.final() if job.missing(out) and job.arm.epochs != 0]
+        return [job for job in final if not results.is_trained(out, job.name)]
+
     def scores(self) -> list[tuple[Job, float]]:
         """The held-out accuracy, or mean average precision, of every search run that is done; 0 if it diverged."""
         found = []

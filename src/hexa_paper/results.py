@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import whole_characters
+from hexa.run.names import BACKBONE
 from hexa.runtime import parsing, targets
 from hexa.runtime.files import write_text
 from hexa_paper.request import refuse
@@ -23,6 +24,11 @@ LOCK = ".lock"
 def run_folder(out: Path, name: str) -> Path:
     """The folder of a run."""
     return out / RUNS / name
+
+
+def is_trained(out: Path, name: str) -> bool:
+    """True if the training of a run has ended."""
+    return (run_folder(out, name) / BACKBONE).is_file()
 
 
 def _file(out: Path, name: str) -> Path:

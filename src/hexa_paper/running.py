@@ -100,7 +100,7 @@ def _trained(job: Job, out: Path, processes: int, console: Console) -> str:
         other = _essence(load(run / CONFIG)) != _essence(experiment)
         remedy = "remove it, or give another --out"
         refuse(other, f"{run}: is a run with other settings; {remedy}")
-    if (run / BACKBONE).is_file():
+    if results.is_trained(out, job.name):
         return ""
     try:
         if processes > 1:

@@ -42,17 +42,18 @@ fi
 _GPUS = 8
 
 
-def waiting(plan: Plan) -> list[Job]:
-    """The jobs that have to be trained next: those of the search, or else the final ones."""
-    out = plan.request.folder
-    search = [job for job in plan.search if job.missing(out)]
-    return search or [job for job in plan.final() if job.missing(out) and job.arm.epochs != 0]
-
-
 def write_script(plans: Sequence[Plan], path: Path) -> None:
-    """Write an sbatch file that trains what is missing, each run on one machine. Raises UserError if nothing is."""
+    """Write an sbatch file that trains what is missing, each run on one machine. Raises UserError if nothing is.
+
+    A run whose teacher is not trained yet is left out: jobs of an array run at the same time.
+    """
     processes = plans[0].request.processes or _GPUS
-    jobs = {job.name: (job, plan.request.folder) for plan in plans for job in waiting(plan)}
+    jobs: dict[str, tuple[Job, Path]] = {}
+    for plan in plans:
+        out = plan.request.folder
+        for job in plan.waiting():
+            if not job.teacher or results.is_trained(out, job.teacher):
+                jobs[job.name] = (job, out)
     refuse(
         not jobs, "--slurm: every run is trained; give the command without --plan to evaluate them"
     )

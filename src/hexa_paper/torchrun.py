@@ -6,17 +6,22 @@ import ctypes
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from hexa.config import UserError
 from hexa.run.names import CONFIG
-from hexa.runtime.signals import Interrupted, stops
+from hexa.runtime.signals import Interrupted, Interrupts
 
 #: Asks Linux for a signal when the parent ends (prctl).
 _PR_SET_PDEATHSIG = 1
 #: Signals that torchrun passes on to its processes, which then save.
 _HANDLED = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+#: Seconds between two looks at whether training has ended or a signal has come.
+_LOOK = 0.2
+#: The C library, loaded before any fork; only Linux sends a signal when the parent ends.
+_C = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def train(command: Sequence[str], run: Path, num_processes: int) -> None:
@@ -33,26 +38,25 @@ def train(command: Sequence[str], run: Path, num_processes: int) -> None:
         *("-m", "hexa", *words),
     ]
     # a process group of its own: Ctrl-C reaches torchrun once, from here
-    child = subprocess.Popen(started, process_group=0, preexec_fn=_end_with_parent)
-    received: list[int] = []
-
-    def forward(number: int, frame: object) -> None:
-        received.append(number)
-        child.send_signal(number)
-
-    before = {number: signal.signal(number, forward) for number in stops()}
-    try:
-        status = child.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if received:
-        raise Interrupted(received[0], 0, None)
-    if status:
+    with Interrupts(_silent) as interrupts:
+        child = subprocess.Popen(started, process_group=0, preexec_fn=_end_with_parent)
+        passed_on = False
+        while child.poll() is None:
+            if interrupts.received is not None and not passed_on:
+                child.send_signal(interrupts.received)
+                passed_on = True
+            time.sleep(_LOOK)
+        if interrupts.received is not None:
+            raise Interrupted(interrupts.received, 0, None)
+    if status := child.returncode:
         raise UserError(f"{run}: training ended with status {status}; its messages are above")
 
 
+def _silent(message: str) -> None:
+    """Say nothing: the run says that it saves."""
+
+
 def _end_with_parent() -> None:
-    """Let this process end, and its run save, if its parent is killed; Linux alone can."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    """Let this process end, and its run save, if its parent is killed."""
+    if _C is not None:
+        _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

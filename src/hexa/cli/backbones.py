@@ -124,18 +124,18 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     ),
     option(
         "--time TIME",
-        "to read images and extract features; 10m if not given",
+        "to read images and extract features (default: 10m)",
         type=duration,
         default="10m",
     ),
     option(
         "--size N",
-        "a common image size in pixels; each backbone's own if not given",
+        "a common image size in pixels (default: each backbone's own)",
         type=whole(4, 4096),
     ),
     option(
         "--out FOLDER",
-        "where compare.html and compare.json go; runs/compare if not given",
+        "where compare.html and compare.json go (default: runs/compare)",
         default="runs/compare",
     ),
     SEED,

@@ -130,11 +130,11 @@ BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · p
 DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology"
 BACKBONE = option("BACKBONE", BACKBONES)
 DATA = option("--data SOURCE", SOURCES, required=True)
-DATA_OF_RUN = option("--data SOURCE", SOURCES + "; that of the run or recipe if not given")
+DATA_OF_RUN = option("--data SOURCE", SOURCES + " (default: that of the run or recipe)")
 GROUPS = option(
     "--groups WHERE",
     "which labelled images were taken together and do not judge each other, such as those of a visit: FILE.csv with "
-    "columns path and group, column:NAME or key:NAME; by folders inside the classes if not given",
+    "columns path and group, column:NAME or key:NAME (default: by folders inside the classes)",
 )
 JSON = flag("--json", "print JSON")
 PLAN = flag("--plan", "print the plan with its cost, run nothing")
@@ -148,9 +148,9 @@ IMAGES = option(
     "use N images of --data, drawn by the seed, evenly from its classes if it has labels (default: all)",
     type=COUNT,
 )
-EPOCHS = option("--epochs N", "passes over the data; those of the recipes if not given", type=COUNT)
+EPOCHS = option("--epochs N", "passes over the data (default: those of the recipes)", type=COUNT)
 ANY_SEED = whole(0, 2**32 - 1)  # scikit-learn takes no more
-SEED = option("--seed N", "seed of images and views; 0 if not given", type=ANY_SEED, default=0)
+SEED = option("--seed N", "seed of images and views (default: 0)", type=ANY_SEED, default=0)
 MACHINE = (
     option("--device NAME", "auto, cpu, cuda or cuda:N; short for --training.device"),
     option("--precision NAME", "auto, fp32 or bf16; short for --training.precision"),

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     DATA_OF_RUN,
     option("--domain NAME", "for a recipe: " + DOMAINS),
     option("--out FILE.png", required=True),
-    option("--num-images N", "rows of the picture; 8 if not given", type=whole(1, 256), default=8),
+    option("--num-images N", "rows of the picture (default: 8)", type=whole(1, 256), default=8),
     TRUST_IMAGES,
     option("--gain X", "how many times the perturbation is magnified", type=positive),
     SEED,

@@ -78,7 +78,7 @@ def recipes(given: Given, extra: Fields) -> None:
     option("RECIPE", "a name from `hexa recipes`, or ./my_method.py:function", nargs="?"),
     option("--config FILE.yaml", "instead of a recipe: the config.yaml of a run, or one like it"),
     option("--data SOURCE", SOURCES),
-    option("--out RUN", "the run folder; runs/RECIPE if not given"),
+    option("--out RUN", "the run folder (default: runs/RECIPE)"),
     option(
         "--start BACKBONE",
         "weights to begin from: a run · a file · timm:NAME",
