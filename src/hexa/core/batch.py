@@ -71,11 +71,14 @@ class Branch:
     name: "main" is the set that is kept; any other name is a set of its own ("aux" for adversarial views).
     training: normalise with batch statistics; else with running ones.
     update: let this pass move the running statistics; extra passes of an attack must not.
+    part, parts: this pass sees micro-batch `part` of `parts`; its batch statistics are its own.
     """
 
     name: str = "main"
     training: bool = True
     update: bool = True
+    part: int = 0
+    parts: int = 1
 
     @classmethod
     def of(cls, text: str, update: bool = True) -> Branch:
@@ -87,6 +90,16 @@ class Branch:
     def normalizes_as(self, other: Branch) -> bool:
         """True if a pass through either gives the same result."""
         return (self.name, self.training) == (other.name, other.training)
+
+    def momentum(self, momentum: float) -> float:
+        """How far this pass moves running statistics, so that all parts together move them as one pass would.
+
+        m_k = (m / K) / (1 − m + k·m / K), k = 1 … K:  r ← (1 − m)·r + m · mean of the parts' statistics
+        """
+        if self.parts == 1:
+            return momentum
+        share = momentum / self.parts
+        return share / (1 - momentum + (self.part + 1) * share)
 
 
 MAIN = Branch("main")

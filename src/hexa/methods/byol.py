@@ -55,6 +55,8 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
 
     encoder: Encoder
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: BYOLConfig,

@@ -112,6 +112,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     Only clean embeddings are ever banked (D34).
     """
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: DeepClusterConfig,

@@ -81,6 +81,8 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     The published code lets the lengths of w learn for small ViTs; here they are fixed, as by its `norm_last_layer`.
     """
 
+    loss_per_image = True
+
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

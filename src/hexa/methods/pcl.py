@@ -98,6 +98,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     The loss of a network that outputs a constant changes at the end of the warm-up, so `chance_loss` is None.
     """
 
+    loss_per_image = True
+
     def __init__(self, config: PCLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

@@ -44,6 +44,8 @@ class DrawnClasses(PseudoLabels):
 class ClassifiesDraws(Method[DrawnClasses]):
     """A method whose head classifies what was drawn for each view: cross-entropy, and whether the largest is right."""
 
+    loss_per_image = True
+
     def directions(self, embedding: Tensor) -> None:
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -14,6 +14,7 @@ from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Autocast, Example, Score
 from hexa.core.hard_example import HardExample, check_made
 from hexa.core.method import Method, check_branches, check_views
+from hexa.core.micro_batches import MicroBatches
 from hexa.objective.shares import (
     STD,
     ObjectiveConfig,
@@ -24,6 +25,14 @@ from hexa.objective.shares import (
     trained,
 )
 from hexa.objective.term import Part, Term
+
+
+@dataclass
+class _Pass:
+    """A pass through the network: the embedding of all its images, if it is known at once, and its micro-batches."""
+
+    whole: Tensor | None
+    batches: MicroBatches | None = None
 
 
 class Objective:
@@ -38,6 +47,8 @@ class Objective:
 
     steps: the length of the whole training, of which the `start` of a hard example is a share; None: all are there from
     the first step, whatever they say. Until the first one starts, a step is that of the method alone on the whole batch.
+    accumulate: each pass is cut into this number of micro-batches, one term each, whose gradients add up to those of the
+    whole batch. Pseudo-labels and hard examples are made of all images of this process, as without it.
     Raises ConfigError for shares of the batch that do not fit, UserError for batch-norms that the method lacks.
     """
 
@@ -50,6 +61,7 @@ class Objective:
         autocast: Autocast = nullcontext,
         share_gradients: bool = True,
         steps: int | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.method = method
         self.config = config or ObjectiveConfig()
@@ -59,8 +71,8 @@ class Objective:
         self.hard_examples = {name: given[name] for name in self._onsets}
         self.config.check(self.hard_examples, method)
         check_branches(method, set(branches(self.hard_examples)))
-        self.clean_score = Score(method, autocast, clean=True)
-        self.score = Score(method, autocast)
+        self.clean_score = Score(method, autocast, True, accumulate)
+        self.score = Score(method, autocast, accumulate=accumulate)
         self.share_gradients = share_gradients
         self._remembered: tuple[Tensor, PseudoLabels] | None = None
         self._checked: set[str] = set()
@@ -118,26 +130,29 @@ class Objective:
         anchors = self.method.anchors(batch)
         crops = tuple(crop[rows[STD]] for crop in anchors)
         crops = self._watched(plan, STD, MAIN, crops)
-        embedding = self.score.embed(crops, MAIN)
+        through = self._pass(crops, MAIN, apart=self.method.loss_per_image and batch.known)
         # name the pseudo-labels of all images
-        whole = len(crops[0]) == len(batch)
-        labels = self._pseudo_labels(batch, embedding.detach() if whole else None)
-        self._remembered = (embedding.detach(), labels)
+        embedding = through.whole
+        if embedding is not None:
+            embedding = embedding.detach() if len(crops[0]) == len(batch) else None
+        labels = self._pseudo_labels(batch, embedding)
         # learn from the clean views
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
-        yield self._term(plan, {STD: clean}, [embedding])
-        del embedding
+        names = list(plan.weights)
+        for term in self._terms(plan, {STD: clean}, through, last=len(names) == 1):
+            if term.parts:
+                self._remembered = (term.parts[STD].embedding, labels)
+            yield term
         made = {STD: _with_gradient(clean)}
-        for name in plan.weights:
-            if name == STD:
-                continue
+        for name in names[1:]:
             # make the hard example of its source, as the source's own pass left it
             example = self._example(batch, name, rows[name], made, everything)
             crops = self._watched(plan, name, example.branch, example.crops)
             example = replace(example, crops=crops)
             # embed its views and learn from them
-            yield self._term(plan, {name: example}, [self.score.embed(crops, example.branch)])
+            through = self._pass(crops, example.branch, apart=self.method.loss_per_image)
+            yield from self._terms(plan, {name: example}, through, last=name == names[-1])
             made[name] = _with_gradient(example)
 
     def _split(
@@ -157,15 +172,73 @@ class Objective:
         for name, part in rows.items():
             example = self._example(batch, name, part, {}, everything)
             passes.setdefault((example.branch, len(example.crops)), {})[name] = example
-        for (branch, _), together in passes.items():
+        for number, ((branch, _), together) in enumerate(passes.items(), 1):
             # embed the parts of a branch together, and learn from all of them
             parts = zip(*(example.crops for example in together.values()), strict=True)
-            embedding = self.score.embed(tuple(map(torch.cat, parts)), branch)
-            sizes = [len(example) for example in together.values()]
-            pieces = torch.split(embedding, sizes, dim=1)
-            if STD in together:  # the first of its pass
-                self._remembered = (pieces[0].detach(), labels)
-            yield self._term(plan, together, pieces)
+            through = self._pass(tuple(map(torch.cat, parts)), branch)
+            for term in self._terms(plan, together, through, last=number == len(passes)):
+                if STD in term.parts:
+                    self._remembered = (term.parts[STD].embedding, labels)
+                yield term
+
+    def _pass(self, crops: tuple[Tensor, ...], branch: Branch, apart: bool = False) -> _Pass:
+        """A pass of these crops through the network. apart: its micro-batches have losses of their own."""
+        if self.score.accumulate == 1:
+            return _Pass(self.score.embed(crops, branch))
+        batches = MicroBatches(self.score, crops, branch)
+        return _Pass(None if apart else batches.embedding(), batches)
+
+    def _terms(
+        self,
+        plan: StepPlan,
+        examples: Mapping[str, Example],
+        through: _Pass,
+        last: bool,
+    ) -> Iterator[Term]:
+        """The terms of a pass: one; one for each micro-batch; or the loss, and its way through each micro-batch."""
+        embedding = through.whole
+        batches = through.batches
+        if embedding is None:
+            assert batches is not None
+            ((name, example),) = examples.items()
+            yield from self._apart(plan.weights[name], name, example, batches, last)
+            return
+        sizes = [len(example) for example in examples.values()]
+        pieces = torch.split(embedding, sizes, dim=1) if len(sizes) > 1 else [embedding]
+        whole = self._term(plan, examples, pieces)
+        if batches is None:
+            through.whole = None
+            del embedding, pieces
+            yield replace(whole, last=last)
+            return
+        yield whole
+        for number, replay in enumerate(batches.replays(embedding), 1):
+            yield Term(replay, {}, last and number == len(batches.rows))
+
+    def _apart(
+        self,
+        weight: float,
+        name: str,
+        example: Example,
+        batches: MicroBatches,
+        last: bool,
+    ) -> Iterator[Term]:
+        """A term for each micro-batch, weighted by its share of the images; the last has the part of all of them."""
+        losses = []
+        embeddings = []
+        for number, rows in enumerate(batches.rows):
+            embedding = batches.embed(number)
+            embeddings.append(embedding.detach())
+            mixture = tuple((labels[rows], share[:, rows]) for labels, share in example.mixture)
+            share = embedding.shape[1] / len(example)
+            loss = example.score.of(embedding, mixture).mean() * share
+            losses.append(loss.detach())
+            parts = {}
+            ends = number == len(batches.rows) - 1
+            if ends:
+                total = torch.stack(losses).sum()
+                parts[name] = Part(total, torch.cat(embeddings, 1), example, self.method)
+            yield Term(weight * loss, parts, last and ends)
 
     def _term(
         self,

@@ -36,7 +36,11 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged)."""
+    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged).
+
+    Of a pass in micro-batches, one of its terms has the parts, of all images. last: no term of this step follows.
+    """
 
     loss: Tensor
     parts: dict[str, Part]
+    last: bool = False

@@ -78,11 +78,10 @@ class Case:
         """The objective of the case around its method."""
         return Objective(method, self.hard_examples, config, **options)
 
-    def ungrouped(self) -> Case:
-        """The case with one group of batch statistics, `bn_groups` = 1, in its method and in methods inside it."""
-        return replace(
-            self, method=type(self.method).model_validate(_ungrouped(self.method.model_dump()))
-        )
+    def grouped(self, groups: int = 1) -> Case:
+        """The case with this number of `bn_groups` in its method and in methods inside it."""
+        fields = _grouped(self.method.model_dump(), groups)
+        return replace(self, method=type(self.method).model_validate(fields))
 
     @property
     def fits(self) -> bool:
@@ -90,11 +89,14 @@ class Case:
         return not any(hard.refusal(self.method) for hard in self.hard_examples.values())
 
 
-def _ungrouped(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _ungrouped(value) if isinstance(value, dict) else 1 if name == "bn_groups" else value
-        for name, value in fields.items()
-    }
+def _grouped(fields: dict[str, Any], groups: int) -> dict[str, Any]:
+    made = dict(fields)
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            made[name] = _grouped(value, groups)
+        elif name == "bn_groups":
+            made[name] = groups
+    return made
 
 
 def share(whole: Batch) -> Batch:

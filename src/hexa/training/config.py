@@ -1,4 +1,4 @@
-"""How a run is carried out: none of it changes what is learned, beyond rounding."""
+"""How a run is carried out: none of it changes what is learned, beyond rounding and what `accumulate` says."""
 
 from __future__ import annotations
 
@@ -20,6 +20,12 @@ class TrainingConfig(Config):
     """auto is bf16 where the hardware has it, else fp32."""
     channels_last: bool = True
     """Keep images and filters with channels innermost, which convolutions prefer."""
+    accumulate: PositiveInt = 1
+    """Micro-batches per step: activations are kept for one of them at a time, and gradients add up to those of the
+    whole batch. Exact for every method; if the loss compares the images of a batch (SimCLR, CPC, SimSiam, SwAV), a pass
+    costs one more forward pass. Queue, memory bank and momentum network see the whole batch, once per step. Batch
+    statistics of the trained network are those of a micro-batch on one process, as with more processes: exact if each
+    process has a multiple of this number of method.bn_groups; fewer groups are cut."""
     compile: bool = False
     """Compile the networks with torch.compile: a minute at the start, faster steps on a GPU."""
     deterministic: bool = False
