@@ -23,13 +23,13 @@ def in_other_places(
     size = len(crops)
     begin = processes.rank() * size
     own = slice(begin, begin + size)
-    # every process takes the images of its places in the permutation
+    # every process gets the images of its places in the permutation
     total = size * processes.world_size()
     permutation = torch.randperm(total, generator=stream.generator())
-    permutation = permutation.to(crops.device, non_blocking=True)
-    mine = processes.all_gather(crops)[permutation[own]]
+    mine = processes.take_rows(crops, permutation)
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)
+    permutation = permutation.to(crops.device, non_blocking=True)
     # encoded, they go back
     shuffled = processes.all_gather(encode(mine))
     back = torch.empty_like(permutation)

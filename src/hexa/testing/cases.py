@@ -13,6 +13,7 @@ from hexa.core import Batch, HardExample, Method, MethodConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective, ObjectiveConfig
 from hexa.runtime import processes
+from hexa.runtime.gradients import average_gradients
 from hexa.runtime.random import Stream
 
 #: Images of a step.
@@ -145,7 +146,7 @@ def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch
     """One step on this process's share of a batch, as the trainer takes it."""
     for term in objective.losses(data):
         term.loss.backward()  # type: ignore[no-untyped-call]
-    processes.average_gradients([p for group in optimizer.param_groups for p in group["params"]])
+    average_gradients([p for group in optimizer.param_groups for p in group["params"]])
     optimizer.step()
     optimizer.zero_grad()
     objective.commit(data)
