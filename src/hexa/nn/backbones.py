@@ -51,6 +51,9 @@ class NetworkConfig(Config):
     streams: str = pydantic.Field(default="one", max_length=100)
     """lab: two such networks for RGB images, one of lightness and one of colour (L, and a and b of CIE Lab), whose
     features are joined (CMC)."""
+    checkpoint: bool = False
+    """Keep only the input of each block, and compute its activations again in the backward pass: less memory, the same
+    gradients, one more forward pass."""
     mean: Channels = IMAGENET_MEAN
     """Mean of each channel over the data, or one number for all, for pixels in [0, 1]; auto measures it when the run
     begins, and is shown as [] until then."""

@@ -31,7 +31,7 @@ def run_sizes(images: int, groups: int) -> list[int]:
 
 
 @dataclass
-class _Switch:
+class Switch:
     """The branch that the batch-norms of one network use now; shared by all of them, so that switching is free.
 
     apart: processes see different groups, so that their running statistics have to be averaged. images: the number of
@@ -60,7 +60,7 @@ class BranchBatchNorm(nn.Module):
     """Normalise with fixed running statistics in training, too (`keep_statistics`)."""
 
     def __init__(
-        self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch
+        self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: Switch
     ) -> None:
         super().__init__()
         if plain.momentum is None or not (plain.affine and plain.track_running_stats):
@@ -307,7 +307,7 @@ def convert(
     """
     world = processes.world_size()
     processes.make_parts(max(1, world // groups))
-    switch = _Switch(apart=groups > 1 and world > 1)
+    switch = Switch(apart=groups > 1 and world > 1)
     branches = tuple(branches)
 
     def replace(module: nn.Module) -> nn.Module:

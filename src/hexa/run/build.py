@@ -22,6 +22,7 @@ from hexa.data.views.making import Views
 from hexa.evaluation.collective import from_main
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
+from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.nn.encoder import Encoder
 from hexa.nn.trunk import Trunk
 from hexa.objective import STD, Objective
@@ -220,6 +221,9 @@ def build_method(
         precisions.place(method, device) if experiment.training.channels_last else method.to(device)
     )
     processes.broadcast_state(method)
+    if experiment.network.checkpoint and not checkpoint_blocks(method):
+        message = f"{experiment.network.name} has no blocks; leave it out"
+        raise ConfigError([("network.checkpoint", message)])
     if experiment.training.compile:
         for network in [
             module for module in method.modules() if isinstance(module, Encoder)
@@ -324,7 +328,7 @@ def fingerprint(experiment: Experiment, source: Source) -> str:
     """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor."""
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
     # the path of weights does not matter, since their digest is included
-    others |= {"start": {"weights", "crop", "interpolation"}}
+    others |= {"start": {"weights", "crop", "interpolation"}, "network": {"checkpoint"}}
     parts = [*experiment.essence(others), source.fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

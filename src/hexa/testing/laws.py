@@ -17,6 +17,7 @@ from hexa.core import MAIN, Branch
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.vat import VAT
 from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.objective import STD
 from hexa.runtime import processes
 from hexa.testing.cases import BATCH, Case, train
@@ -227,17 +228,30 @@ def micro_batches_add_up(case: Case) -> None:
         for name, made in case.hard_examples.items()
     }
     case = replace(case, hard_examples=hard).grouped(2 * processes.world_size())
-    found = []
-    for parts in (1, 2):
-        method = case.build()
-        for term in case.objective(method, accumulate=parts).losses(case.batch()):
-            term.loss.backward()  # type: ignore[no-untyped-call]
-        found.append({n: p.grad for n, p in method.named_parameters() if p.grad is not None})
-    whole, added = found
+    whole, added = (gradients(case, case.build(), accumulate=parts) for parts in (1, 2))
     _require(whole.keys() == added.keys(), "other parameters have a gradient")
     remedy = "`loss_per_image` is for losses that compare an image with no other one of the batch"
     for name, value in whole.items():
         _close(added[name], value, f"gradient of {name} ({remedy})", 1e-10, 1e-10)
+
+
+def checkpointed_blocks_agree(case: Case) -> None:
+    """A network that recomputes its blocks has the same gradients and running statistics, bit for bit."""
+    plain = case.build()
+    thrifty = case.build()
+    checkpoint_blocks(thrifty)
+    kept = gradients(case, plain)
+    again = gradients(case, thrifty)
+    _require(kept.keys() == again.keys(), "other parameters have a gradient")
+    changed = differing(kept, again) | differing(state(plain), state(thrifty))
+    _require(not changed, f"recomputing blocks changed {_listed(changed)}")
+
+
+def gradients(case: Case, method: nn.Module, **options: Any) -> dict[str, Tensor]:
+    """The gradients that the first batch leaves in a method."""
+    for term in case.objective(method, **options).losses(case.batch()):
+        term.loss.backward()  # type: ignore[no-untyped-call]
+    return {n: p.grad for n, p in method.named_parameters() if p.grad is not None}
 
 
 def a_resumed_method_goes_on(case: Case) -> None:
@@ -321,6 +335,7 @@ LAWS: dict[str, Callable[[Case], None]] = {
         weight_zero_changes_nothing,
         shared_gradients_are_exact,
         micro_batches_add_up,
+        checkpointed_blocks_agree,
         a_resumed_method_goes_on,
         two_processes_equal_one,
     )
