@@ -105,18 +105,10 @@ def test_dropout_replay() -> None:
     torch.testing.assert_close(weight.grad, expected, atol=1e-12, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("changes", "field"),
-    [
-        ({"training.accumulate": 3}, "training.accumulate"),
-        ({"training.accumulate": 4, "method.bn_groups": 6}, "method.bn_groups"),
-    ],
-    ids=str,
-)
-def test_refused_numbers(changes: dict[str, int], field: str) -> None:
+def test_refused_number() -> None:
     with pytest.raises(ConfigError) as refused:
-        setting_of(override(recipes.get("digits-moco-v2"), changes), 1347)
-    assert [path for path, _ in refused.value.problems] == [field]
+        setting_of(override(recipes.get("digits-moco-v2"), {"training.accumulate": 3}), 1347)
+    assert [path for path, _ in refused.value.problems] == ["training.accumulate"]
 
 
 def in_two_processes() -> list[str]:

@@ -48,8 +48,6 @@ class Setting:
     """Pixels of a view's side, if known."""
     begins_with: str | None = None
     """The weights that the backbone begins with, by name; None for random ones."""
-    accumulate: int = 1
-    """Micro-batches that a process cuts its images of a step into."""
     load: Callable[[str], tuple[nn.Module, int]] | None = None
     """Loads a further backbone by name: a network of pixels in [0, 1] -> features, and its image size."""
 
@@ -66,11 +64,6 @@ class Setting:
             above = (groups // world + 1) * world
             remedy = f"use {', '.join(map(str, fits))} or {above}"
             message = f"{groups} groups can't be laid out over {world} processes; {remedy}"
-            raise ConfigError([("method.bn_groups", message)])
-        here = max(1, groups // world)
-        parts = self.accumulate
-        if here % parts and parts % here:
-            message = f"{here} groups in a process can't be laid out over {parts} micro-batches; use a multiple of {parts * world}"
             raise ConfigError([("method.bn_groups", message)])
 
 

@@ -30,16 +30,24 @@ class MicroBatches:
         self.branch = branch
         total = len(crops[0])
         count = min(score.accumulate, total)
-        ends = [total * (number + 1) // count for number in range(count)]
-        self.rows = list(map(slice, [0, *ends], ends))
+        self.rows = []
+        for number in range(count):
+            start = total * number // count
+            end = total * (number + 1) // count
+            self.rows.append(slice(start, end))
         self.seeds = torch.randint(2**62, (count,)).tolist()
 
     def embed(self, number: int, update: bool = True) -> Tensor:
         """The embedding [V, b, D] of a micro-batch. update: let it move the running statistics if the branch does."""
         torch.manual_seed(self.seeds[number])
-        crops = tuple(crop[self.rows[number]] for crop in self.crops)
-        moves = update and self.branch.update
-        through = replace(self.branch, update=moves, part=number, parts=len(self.rows))
+        rows = self.rows[number]
+        crops = tuple(crop[rows] for crop in self.crops)
+        through = replace(
+            self.branch,
+            update=update and self.branch.update,
+            part=number,
+            parts=len(self.rows),
+        )
         return self.score.embed(crops, through)
 
     @torch.no_grad()

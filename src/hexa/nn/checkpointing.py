@@ -14,6 +14,8 @@ from torch.utils.checkpoint import checkpoint
 from hexa.core import Branch
 from hexa.nn.branch_norm import BranchBatchNorm, Switch
 
+Context = AbstractContextManager[None]
+
 
 class _Checkpointed:
     """Placed before the own class of a block, so that copies of the block work by themselves."""
@@ -26,7 +28,7 @@ class _Checkpointed:
         return checkpoint(compute, *inputs, use_reentrant=False, context_fn=contexts, **options)
 
 
-def _contexts(block: nn.Module) -> tuple[AbstractContextManager[None], ...]:
+def _contexts(block: nn.Module) -> tuple[Context, Context]:
     """For the first pass, and for the second."""
     switches = [m.switch for m in block.modules() if isinstance(m, BranchBatchNorm)]
     if not switches:

@@ -107,16 +107,16 @@ class Encoder(nn.Module):
         self.features = torch.compile(self.features, *args, **kwargs)  # type: ignore[method-assign]
         self.multi_crop = torch.compile(self.multi_crop, *args, **kwargs)  # type: ignore[method-assign]
 
-    def multi_crop(self, crops: tuple[Tensor, ...], parts: int = 1) -> Tensor:
+    def multi_crop(self, crops: tuple[Tensor, ...], micro_batches: int = 1) -> Tensor:
         """V crops [B, C, S_v, S_v] -> projections [V, B, D].
 
         Consecutive crops of one size go through the backbone together, so batch statistics are per size; the head sees
         all crops at once (F8). With groups, rows are ordered by run, so that a run has the same images in
-        every crop. parts: these are the images of one of this number of micro-batches.
+        every crop. micro_batches: the images are one part of this number of parts of the batch.
         """
         count = len(crops)
         batch = len(crops[0])
-        sizes = run_sizes(batch, max(1, min(self.groups // parts, batch)))
+        sizes = run_sizes(batch, max(1, min(self.groups // micro_batches, batch)))
         # the backbone sees the crops of one size together
         alike = itertools.groupby(crops, key=lambda crop: crop.shape[1:])
         features = [self.features(_by_run(list(same), sizes)) for _, same in alike]

@@ -59,7 +59,11 @@ class Machine(NamedTuple):
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
     """What a method must know to allocate its buffers. Raises ConfigError for sizes that do not fit together."""
     check_batch_size(experiment.batch_size, data_size, experiment.data)
-    _check_micro_batches(experiment)
+    images = experiment.batch_size // processes.world_size()
+    parts = experiment.training.accumulate
+    if images % parts:
+        message = f"{parts} micro-batches do not divide the {images} images of a process"
+        raise ConfigError([("training.accumulate", message)])
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
         outline = backbones.outline(experiment.network)
@@ -85,23 +89,10 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         streams=experiment.network.streams,
         view_size=experiment.views.size,
         begins_with=experiment.start.weights,
-        accumulate=experiment.training.accumulate,
         load=_teacher,
     )
     experiment.method.check(setting)
     return setting
-
-
-def _check_micro_batches(experiment: Experiment) -> None:
-    """Raise ConfigError if the images of a process can't be cut into micro-batches of one size."""
-    images = experiment.batch_size // processes.world_size()
-    parts = experiment.training.accumulate
-    if images % parts:
-        fits = max(n for n in range(1, parts) if images % n == 0)
-        message = (
-            f"{parts} micro-batches do not divide the {images} images of a process; use {fits}"
-        )
-        raise ConfigError([("training.accumulate", message)])
 
 
 def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[str]]:

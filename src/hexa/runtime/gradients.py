@@ -45,7 +45,7 @@ class GradientAverage:
                 self._send()
 
         learning = [p for p in self.parameters if p.requires_grad and processes.world_size() > 1]
-        handles = [p.register_post_accumulate_grad_hook(arrived) for p in learning]
+        handles = [p.register_post_accumulate_grad_hook(arrived) for p in learning]  # type: ignore[no-untyped-call]
         try:
             yield
         finally:

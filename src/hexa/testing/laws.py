@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
-from hexa.core import MAIN, Branch
+from hexa.core import MAIN, Branch, Method
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.vat import VAT
 from hexa.nn.branch_norm import BranchBatchNorm
@@ -247,7 +247,7 @@ def checkpointed_blocks_agree(case: Case) -> None:
     _require(not changed, f"recomputing blocks changed {_listed(changed)}")
 
 
-def gradients(case: Case, method: nn.Module, **options: Any) -> dict[str, Tensor]:
+def gradients(case: Case, method: Method, **options: Any) -> dict[str, Tensor]:
     """The gradients that the first batch leaves in a method."""
     for term in case.objective(method, **options).losses(case.batch()):
         term.loss.backward()  # type: ignore[no-untyped-call]
