@@ -35,7 +35,8 @@ class MicroBatches:
             start = total * number // count
             end = total * (number + 1) // count
             self.rows.append(slice(start, end))
-        self.seeds = torch.randint(2**62, (count,)).tolist()
+        self.several = count > 1
+        self.seeds = torch.randint(2**62, (count if self.several else 0,)).tolist()
 
     def embed(self, number: int, update: bool = True) -> Tensor:
         """The embedding [V, b, D] of a micro-batch. update: let it move the running statistics if the branch does."""
@@ -50,11 +51,13 @@ class MicroBatches:
         )
         return self.score.embed(crops, through)
 
-    @torch.no_grad()
     def embedding(self) -> Tensor:
-        """The embedding [V, B, D] of all images, a leaf that takes a gradient."""
-        parts = [self.embed(number, update=False) for number in range(len(self.rows))]
-        return torch.cat(parts, 1).requires_grad_()
+        """The embedding [V, B, D] of all images; of several micro-batches it is a leaf that takes a gradient."""
+        if not self.several:
+            return self.score.embed(self.crops, self.branch)
+        with torch.no_grad():
+            parts = [self.embed(number, update=False) for number in range(len(self.rows))]
+            return torch.cat(parts, 1).requires_grad_()
 
     def replays(self, embedding: Tensor) -> Iterator[Tensor]:
         """For each micro-batch a 0-d zero whose backward carries `embedding.grad` through the network."""

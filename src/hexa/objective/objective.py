@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 import torch
@@ -25,14 +25,6 @@ from hexa.objective.shares import (
     trained,
 )
 from hexa.objective.term import Part, Term
-
-
-@dataclass
-class _Pass:
-    """A pass through the network: the embedding of all its images, if it is known at once, and its micro-batches."""
-
-    whole: Tensor | None
-    batches: MicroBatches | None = None
 
 
 class Objective:
@@ -74,7 +66,8 @@ class Objective:
         self.clean_score = Score(method, autocast, True, accumulate)
         self.score = Score(method, autocast, accumulate=accumulate)
         self.share_gradients = share_gradients
-        self._remembered: tuple[Tensor, PseudoLabels] | None = None
+        self._clean: Tensor | None = None
+        self._labels: PseudoLabels | None = None
         self._checked: set[str] = set()
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
@@ -115,7 +108,6 @@ class Objective:
         # plan which images each term sees, and walk through the terms
         plan = self.plan(batch.step)
         rows = self.config.rows(plan.shares, len(batch))
-        self._remembered = None
         merges = self.config.split and len(rows) > 1
         return self._split(batch, plan, rows) if merges else self._one_by_one(batch, plan, rows)
 
@@ -130,29 +122,33 @@ class Objective:
         anchors = self.method.anchors(batch)
         crops = tuple(crop[rows[STD]] for crop in anchors)
         crops = self._watched(plan, STD, MAIN, crops)
-        through = self._pass(crops, MAIN, apart=self.method.loss_per_image and batch.known)
+        batches = MicroBatches(self.score, crops, MAIN)
+        apart = self.method.loss_per_image and batches.several
+        embedding = None if apart and batch.known else batches.embedding()
         # name the pseudo-labels of all images
-        embedding = through.whole
-        if embedding is not None:
-            embedding = embedding.detach() if len(crops[0]) == len(batch) else None
-        labels = self._pseudo_labels(batch, embedding)
+        known = None
+        if embedding is not None and len(crops[0]) == len(batch):
+            known = embedding.detach()
+        labels = self._pseudo_labels(batch, known)
+        self._labels = labels
         # learn from the clean views
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
-        names = list(plan.weights)
-        for term in self._terms(plan, {STD: clean}, through, last=len(names) == 1):
-            if term.parts:
-                self._remembered = (term.parts[STD].embedding, labels)
-            yield term
+        yield from self._terms(plan, {STD: clean}, batches, embedding)
+        del embedding
         made = {STD: _with_gradient(clean)}
-        for name in names[1:]:
+        for name in plan.weights:
+            if name == STD:
+                continue
             # make the hard example of its source, as the source's own pass left it
             example = self._example(batch, name, rows[name], made, everything)
             crops = self._watched(plan, name, example.branch, example.crops)
             example = replace(example, crops=crops)
             # embed its views and learn from them
-            through = self._pass(crops, example.branch, apart=self.method.loss_per_image)
-            yield from self._terms(plan, {name: example}, through, last=name == names[-1])
+            batches = MicroBatches(self.score, crops, example.branch)
+            found = None if apart else batches.embedding()
+            yield from self._terms(plan, {name: example}, batches, found)
+            del found
             made[name] = _with_gradient(example)
 
     def _split(
@@ -172,73 +168,55 @@ class Objective:
         for name, part in rows.items():
             example = self._example(batch, name, part, {}, everything)
             passes.setdefault((example.branch, len(example.crops)), {})[name] = example
-        for number, ((branch, _), together) in enumerate(passes.items(), 1):
+        self._labels = labels
+        for (branch, _), together in passes.items():
             # embed the parts of a branch together, and learn from all of them
             parts = zip(*(example.crops for example in together.values()), strict=True)
-            through = self._pass(tuple(map(torch.cat, parts)), branch)
-            for term in self._terms(plan, together, through, last=number == len(passes)):
-                if STD in term.parts:
-                    self._remembered = (term.parts[STD].embedding, labels)
-                yield term
-
-    def _pass(self, crops: tuple[Tensor, ...], branch: Branch, apart: bool = False) -> _Pass:
-        """A pass of these crops through the network. apart: its micro-batches have losses of their own."""
-        if self.score.accumulate == 1:
-            return _Pass(self.score.embed(crops, branch))
-        batches = MicroBatches(self.score, crops, branch)
-        return _Pass(None if apart else batches.embedding(), batches)
+            batches = MicroBatches(self.score, tuple(map(torch.cat, parts)), branch)
+            yield from self._terms(plan, together, batches, batches.embedding())
 
     def _terms(
         self,
         plan: StepPlan,
         examples: Mapping[str, Example],
-        through: _Pass,
-        last: bool,
+        batches: MicroBatches,
+        embedding: Tensor | None,
     ) -> Iterator[Term]:
-        """The terms of a pass: one; one for each micro-batch; or the loss, and its way through each micro-batch."""
-        embedding = through.whole
-        batches = through.batches
+        """The terms of a pass. Without micro-batches it is one. With them it is one each, if there is no `embedding` of
+        all images; otherwise the loss of all, and then its way back through each."""
         if embedding is None:
-            assert batches is not None
-            ((name, example),) = examples.items()
-            yield from self._apart(plan.weights[name], name, example, batches, last)
+            for name, example in examples.items():
+                yield from self._apart(plan.weights[name], name, example, batches)
             return
         sizes = [len(example) for example in examples.values()]
-        pieces = torch.split(embedding, sizes, dim=1) if len(sizes) > 1 else [embedding]
-        whole = self._term(plan, examples, pieces)
-        if batches is None:
-            through.whole = None
-            del embedding, pieces
-            yield replace(whole, last=last)
-            return
-        yield whole
-        for number, replay in enumerate(batches.replays(embedding), 1):
-            yield Term(replay, {}, last and number == len(batches.rows))
+        yield self._term(plan, examples, torch.split(embedding, sizes, dim=1))
+        if batches.several:
+            for replay in batches.replays(embedding):
+                yield Term(replay, {})
 
     def _apart(
-        self,
-        weight: float,
-        name: str,
-        example: Example,
-        batches: MicroBatches,
-        last: bool,
+        self, weight: float, name: str, example: Example, batches: MicroBatches
     ) -> Iterator[Term]:
         """A term for each micro-batch, weighted by its share of the images; the last has the part of all of them."""
         losses = []
         embeddings = []
-        for number, rows in enumerate(batches.rows):
-            embedding = batches.embed(number)
-            embeddings.append(embedding.detach())
+        parts = dict[str, Part]()
+        for number, rows in enumerate(batches.rows, 1):
+            embedding = batches.embed(number - 1)
             mixture = tuple((labels[rows], share[:, rows]) for labels, share in example.mixture)
             share = embedding.shape[1] / len(example)
-            loss = example.score.of(embedding, mixture).mean() * share
+            loss = share * example.score.of(embedding, mixture).mean()
             losses.append(loss.detach())
-            parts = {}
-            ends = number == len(batches.rows) - 1
-            if ends:
+            embeddings.append(embedding.detach())
+            if number == len(batches.rows):
                 total = torch.stack(losses).sum()
-                parts[name] = Part(total, torch.cat(embeddings, 1), example, self.method)
-            yield Term(weight * loss, parts, last and ends)
+                parts[name] = self._part(name, total, torch.cat(embeddings, 1), example)
+            yield Term(weight * loss, parts)
+
+    def _part(self, name: str, loss: Tensor, embedding: Tensor, example: Example) -> Part:
+        if name == STD:
+            self._clean = embedding.detach()
+        return Part(loss.detach(), embedding.detach(), example, self.method)
 
     def _term(
         self,
@@ -252,15 +230,17 @@ class Objective:
         for (name, example), embedding in zip(examples.items(), embeddings, strict=True):
             loss = example.score.of(embedding, example.mixture).mean()
             weighted.append(plan.weights[name] * loss)
-            parts[name] = Part(loss.detach(), embedding.detach(), example, self.method)
-        return Term(torch.stack(weighted).sum(), parts)
+            parts[name] = self._part(name, loss, embedding, example)
+        alone = self.score.accumulate == 1 and not self.config.split
+        last = alone and list(plan.weights)[-1] in examples
+        return Term(torch.stack(weighted).sum(), parts, last)
 
     def commit(self, batch: Batch) -> None:
         """After the optimizer's step: the method remembers this step, once."""
-        remembered = self._remembered
-        self._remembered = None
-        assert remembered is not None, "commit follows losses"
-        self.method.commit(batch, *remembered)
+        assert self._clean is not None, "commit follows losses"
+        self.method.commit(batch, self._clean, self._labels)
+        self._clean = None
+        self._labels = None
 
     def examples(self, batch: Batch) -> dict[str, Example]:
         """The clean and every hard example of the whole batch, each made by passes of its own: for looking at.

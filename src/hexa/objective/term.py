@@ -38,7 +38,7 @@ class Part:
 class Term:
     """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged).
 
-    Of a pass in micro-batches, one of its terms has the parts, of all images. last: no term of this step follows.
+    Of a pass in micro-batches, one of its terms has the parts, of all images. last: no term of this step follows, as far as is known.
     """
 
     loss: Tensor

@@ -94,16 +94,16 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 def _in_buckets(parameters: list[nn.Parameter], states: list[int]) -> list[list[nn.Parameter]]:
     """Parameters with a gradient in reverse order; those that the last backward pass does not reach come last."""
+    pairs = [(state, p) for p, state in zip(parameters, states, strict=True) if state]
+    pairs.sort(key=lambda pair: pair[0])
     buckets: list[list[nn.Parameter]] = []
-    for wanted in (2, 1):
-        room = 0
-        pairs = list(zip(parameters, states, strict=True))
-        for parameter, state in reversed(pairs):
-            if state != wanted:
-                continue
-            if room <= 0:
-                buckets.append([])
-                room = _BUCKET
-            buckets[-1].append(parameter)
-            room -= parameter.nbytes
+    room = 0
+    before = 0
+    for state, parameter in reversed(pairs):
+        if room <= 0 or state != before:
+            buckets.append([])
+            room = _BUCKET
+        buckets[-1].append(parameter)
+        room -= parameter.nbytes
+        before = state
     return buckets
