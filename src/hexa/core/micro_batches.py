@@ -36,7 +36,9 @@ class MicroBatches:
             end = total * (number + 1) // count
             self.rows.append(slice(start, end))
         self.several = count > 1
-        self.seeds = torch.randint(2**62, (count if self.several else 0,)).tolist()
+        self.seeds: list[int] = []
+        if self.several:
+            self.seeds = torch.randint(2**62, (count,), device="cpu").tolist()
 
     def embed(self, number: int, update: bool = True) -> Tensor:
         """The embedding [V, b, D] of a micro-batch. update: let it move the running statistics if the branch does."""
