@@ -102,12 +102,12 @@ def test_first_step_value_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("make", "size"), [(moco, 24), (swav, 6), (swav, 24)])
 def test_queue_batch_size_mismatch(make: Any, size: int) -> None:
-    """A batch of another size than was said does not reach the queue."""
+    """A batch of another size than the method was built for does not reach the queue."""
     method = make()
     before = method.queue.clone()
     with pytest.raises(
         UserError,
-        match=rf"{size} entries of this step do not fit a queue of 16.*Setting.batch_size",
+        match=rf"{size} entries .* queue of 16.*Setting.batch_size",
     ):
         train(method, batch(size=size))
     assert torch.equal(method.queue, before)
