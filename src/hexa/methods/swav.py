@@ -60,7 +60,7 @@ class SwAVConfig(EncoderConfig):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         if 0 < self.queue_size < setting.batch_size:
-            message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for no queue"
+            message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size} or 0"
             raise ConfigError([("method.queue_size", message)])
 
 

@@ -125,7 +125,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.teacher, width = frozen(config.teacher, backbone, setting)
         own = num_features(backbone, len(setting.mean))
         if config.projector == "none" and width != own:
-            message = f"the teacher has {width} features, the student {own}; use method.projector linear or mlp"
+            message = f"the teacher has {width} features, the student {own}; use linear or mlp"
             raise ConfigError([("method.projector", message)])
         head = _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
