@@ -62,7 +62,9 @@ def users_code(where: str) -> Iterator[None]:
         yield
     except SystemExit as left:
         remedy = 'move the code of a script under `if __name__ == "__main__":`'
-        raise UserError(f"{where}: the code called sys.exit({left.code!r}); {remedy}") from left
+        raise UserError(
+            f"{where}: its code ended the program by sys.exit({left.code!r}); {remedy}"
+        ) from left
 
 
 def _problems(detail: Any) -> Iterator[tuple[str, str]]:

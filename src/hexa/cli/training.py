@@ -142,7 +142,9 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     room = 0.9 * given.time - (time.perf_counter() - given.begun) - costs.setup
     if room < epoch:
         least = format_duration(given.time - room + 1.1 * epoch)
-        raise UserError(f"--time: one epoch takes {format_duration(epoch)}; give {least} or more")
+        raise UserError(
+            f"--time: one epoch alone takes {format_duration(epoch)}; give {least} or more"
+        )
     epochs = int(room / epoch)
     say(f"{counted(epochs, 'epoch')} of {len(source):,} images fit into the time")
     return override(experiment, {"epochs": epochs, "training.max_seconds": room})

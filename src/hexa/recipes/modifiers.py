@@ -50,7 +50,9 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
             f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial"
         )
     if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
-        raise UserError(f"{experiment.recipe}: +split excludes other hard examples; leave them out")
+        raise UserError(
+            f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples"
+        )
     if {"adversarial", "robust"} <= asked:
         raise UserError(f"{experiment.recipe}: +robust replaces +adversarial; give one of them")
     if "small" in asked:

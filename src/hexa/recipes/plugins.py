@@ -41,7 +41,7 @@ def experiment_of(spec: str) -> Experiment:
         from hexa import recipes
 
         if spec.endswith(".py"):
-            raise UserError(f"{spec}: add the name of the function, such as {spec}:recipe")
+            raise UserError(f"{spec}: name the function too, such as {spec}:recipe")
         return recipes.get(spec)
 
     from hexa.recipes.experiment import Experiment
@@ -84,9 +84,7 @@ def load(config: Path, trust: bool = False) -> Experiment:
 
     recipe = experiment.fields_of(config).get("recipe")
     file = recipe.rpartition(":")[0] if isinstance(recipe, str) and is_plugin(recipe) else None
-    untried = (
-        f"its method came from {file}, which is not imported; read that file, then add --trust"
-    )
+    untried = f"its method came from {file}, which is not imported: read it, then add --trust"
     if file and trust:
         try:
             path, content = _source_of(Path(file))
@@ -147,7 +145,7 @@ def _import(path: Path, content: bytes) -> ModuleType:
 
 
 def own_line(error: BaseException) -> str | None:
-    """Return FILE:LINE of the innermost frame of an error in a file of the user; None if there is no such frame."""
+    """Return FILE:LINE of the innermost frame of an error in a file of the user; None without such a frame."""
     files = {
         module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")
     }

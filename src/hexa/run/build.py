@@ -110,7 +110,7 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
                     f"network.{name}: {', '.join(map(str, values))} (measured on the images)"
                 )
         if not network.std and min(statistics[1]) == 0:
-            message = f"channel {statistics[1].index(0)} is constant in all images; remove the channel, or give network.std"
+            message = f"channel {statistics[1].index(0)} is the same in all images; remove this channel, or give network.std"
             raise UserError(f"data '{source.name}': {message}")
     if network.channels != 3:
         off = {name: type(value)() for name, value in views if name in COLOURED and value}

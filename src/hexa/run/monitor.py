@@ -83,7 +83,7 @@ class KnnMonitor:
                     [
                         (
                             f"monitor.{field}",
-                            f"{source!r} has no labels; give labelled images by monitor.data",
+                            f"{source!r} has no labels; give labelled monitor.data",
                         )
                     ]
                 )
@@ -149,7 +149,7 @@ class KnnMonitor:
             )
         if not images:
             raise UserError(
-                "the k-NN monitor could not read any image; check monitor.data or the training images"
+                "the k-NN monitor: no image could be read; check monitor.data and the training images"
             )
         return torch.cat(alike(images)), torch.cat(labels)
 
