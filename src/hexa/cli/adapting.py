@@ -24,16 +24,16 @@ from hexa.cli.training import shorthand
 
 #: Options that both commands share.
 _SHARED = (
-    option("BACKBONE", "initial weights: a run folder · a file of weights · timm:NAME"),
-    option("--data SOURCE", "images to train on: " + SOURCES, required=True),
+    option("BACKBONE", "start from these weights: a run folder · a file of weights · timm:NAME"),
+    option("--data SOURCE", "train on these images: " + SOURCES, required=True),
     option(
         "--labelled SOURCE",
-        "labelled images for the evaluation; their labels are never used in training",
+        "evaluate on these labelled images; training never uses their labels",
     ),
     GROUPS,
     option(
         "--time TIME",
-        "time limit of the whole command, such as 90s, 30m or 2h (default: 30m)",
+        "limit the whole command to this time, such as 90s, 30m or 2h (default: 30m)",
         type=duration,
         default="30m",
     ),
@@ -50,8 +50,8 @@ _DESCRIBED = (
 @command(
     "continue training a backbone on your own images, and measure whether it helped",
     *_SHARED,
-    option("--out RUN", "folder of the run (default: runs/adapt)", default="runs/adapt"),
-    option("--domain NAME", DOMAINS + " (default: chosen by the look of the images)"),
+    option("--out RUN", "write the run to this folder (default: runs/adapt)", default="runs/adapt"),
+    option("--domain NAME", DOMAINS + " (default: by the look of the images)"),
     description=_DESCRIBED.format("adapt --help"),
     open=True,
 )
@@ -64,20 +64,22 @@ def adapt(given: Given, extra: Fields) -> int:
     *_SHARED,
     option(
         "--strength EPSILON",
-        "radius ε of the attack during training, in units of 1/255 (default: 4)",
+        "attack with radius ε = EPSILON/255 during training (default: 4)",
         type=in_unit("/255"),
         default=4.0,
     ),
     option(
         "--price POINTS",
-        "allowed loss of clean accuracy, in percentage points (default: 2)",
+        "allow clean accuracy to fall by this many percentage points (default: 2)",
         type=in_unit("%"),
         default=2.0,
     ),
-    option("--out RUN", "folder of the run (default: runs/harden)", default="runs/harden"),
+    option(
+        "--out RUN", "write the run to this folder (default: runs/harden)", default="runs/harden"
+    ),
     option(
         "--domain NAME",
-        "kind of images, which decides whether views are mirrored (default: chosen by their look)",
+        "choose by the kind of images whether views are mirrored (default: by the look of the images)",
     ),
     description=_DESCRIBED.format("teacher --help"),
     open=True,

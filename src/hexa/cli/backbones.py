@@ -54,7 +54,7 @@ def _together() -> Iterator[None]:
 
 @command(
     f"evaluate a backbone on labelled images: {', '.join(protocols.names())}",
-    option("PROTOCOL", ", ".join(protocols.names())),
+    option("PROTOCOL", f"choose the protocol: {', '.join(protocols.names())}"),
     BACKBONE,
     DATA,
     description="Evaluate a backbone on labelled images by a published protocol. Every field of the protocol is an "
@@ -112,10 +112,10 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 
 @command(
     "compare backbones on your own images, with confidence intervals and a report",
-    option("BACKBONE", BACKBONES + "; the other backbones are compared with this one"),
-    option("BACKBONES", "one or more other backbones", nargs="+", metavar="OTHER"),
-    option("--data SOURCE", "your images: " + SOURCES, required=True),
-    option("--labelled SOURCE", "labelled images for the scores (default: those of --data)"),
+    option("BACKBONE", "compare the others with this backbone: " + BACKBONES),
+    option("BACKBONES", "compare one or more other backbones", nargs="+", metavar="OTHER"),
+    option("--data SOURCE", "use these images: " + SOURCES, required=True),
+    option("--labelled SOURCE", "score these labelled images (default: those of --data)"),
     GROUPS,
     option(
         "--images N",
@@ -124,23 +124,27 @@ def describe_protocol(given: Given, extra: Fields) -> int:
     ),
     option(
         "--time TIME",
-        "time limit to read images and extract features (default: 10m)",
+        "limit reading and extraction to this time (default: 10m)",
         type=duration,
         default="10m",
     ),
     option(
         "--size N",
-        "image size in pixels for all backbones (default: native resolution of each)",
+        "resize images to N pixels for all backbones (default: native resolution of each)",
         type=whole(4, 4096),
     ),
     option(
         "--out FOLDER",
-        "folder for compare.html and compare.json (default: runs/compare)",
+        "write compare.html and compare.json to this folder (default: runs/compare)",
         default="runs/compare",
     ),
     SEED,
     JSON,
-    option("--device NAME", "auto, cpu, cuda or cuda:N (default: auto)", default="auto"),
+    option(
+        "--device NAME",
+        "choose the device: auto, cpu, cuda or cuda:N (default: auto)",
+        default="auto",
+    ),
     description="Compare backbones on labelled images, each at its own image size, normalisation and crop. A linear "
     "probe, which decides, and k-NN are cross-validated over all labelled images. Differences are paired, with 95 % "
     "intervals.",
@@ -215,8 +219,8 @@ def embed(given: Given, extra: Fields) -> None:
 
 @command(
     "convert a backbone for another library, and check the converted weights",
-    option("RUN", BACKBONES),
-    option("--to FORMAT", "format: torchvision, timm, safetensors or onnx", required=True),
+    option("RUN", "convert this backbone: " + BACKBONES),
+    option("--to FORMAT", "convert to torchvision, timm, safetensors or onnx", required=True),
     option("--out PATH", "write the converted weights to this path", required=True),
     request="ImageOptions",
 )

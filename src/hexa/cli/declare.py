@@ -132,9 +132,11 @@ def duration(text: str) -> float:
 SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #NAME at the end picks a split"
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
 DOMAINS = "choose views for photos, aerial, microscopy, documents, medical-grey or histology"
-BACKBONE = option("BACKBONE", BACKBONES)
-DATA = option("--data SOURCE", SOURCES, required=True)
-DATA_OF_RUN = option("--data SOURCE", SOURCES + " (default: the source of the run or recipe)")
+BACKBONE = option("BACKBONE", "use this backbone: " + BACKBONES)
+DATA = option("--data SOURCE", "read these images: " + SOURCES, required=True)
+DATA_OF_RUN = option(
+    "--data SOURCE", f"read these images: {SOURCES} (default: the source of the run or recipe)"
+)
 GROUPS = option(
     "--groups WHERE",
     "keep labelled images of a group (for example a patient or session) in one fold: FILE.csv with columns path and "
@@ -155,19 +157,23 @@ IMAGES = option(
     "draw N images of --data by the seed, evenly from the classes if there are labels (default: all)",
     type=COUNT,
 )
-EPOCHS = option(
-    "--epochs N", "number of passes over the data (default: set by the recipe)", type=COUNT
-)
+EPOCHS = option("--epochs N", "pass N times over the data (default: set by the recipe)", type=COUNT)
 ANY_SEED = whole(0, 2**32 - 1)  # scikit-learn takes no more
 SEED = option(
     "--seed N",
-    "seed for the draw of images, folds and views (default: 0)",
+    "draw images, folds and views by this seed (default: 0)",
     type=ANY_SEED,
     default=0,
 )
 MACHINE = (
-    option("--device NAME", "auto, cpu, cuda or cuda:N; short for --training.device"),
-    option("--precision NAME", "auto, fp32 or bf16; short for --training.precision"),
+    option(
+        "--device NAME",
+        "choose the device: auto, cpu, cuda or cuda:N (short for --training.device)",
+    ),
+    option(
+        "--precision NAME",
+        "choose the precision: auto, fp32 or bf16 (short for --training.precision)",
+    ),
 )
 
 

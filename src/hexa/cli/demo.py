@@ -34,12 +34,12 @@ _HEADER = (
     "k-NN",
     _FEW,
     "all labels",
-    *(f"attacked, ε = {epsilon}/255" for epsilon in EPSILONS),
+    *(f"attacked, ε={epsilon}/255" for epsilon in EPSILONS),
 )
 _CAPTION = """\
 k-NN: 1,347 labelled images vote. Linear probe: mean ± std over 10 draws of 50 labels. One training run each.
-Attacked: the probe of all labels under {attack}, on {images} images, ± half of the 95 % interval over images.
-ε is the largest change of a pixel; the digits have 17 values, 16/255 apart."""
+Attacked: the probe of all labels under {attack}, on {images} images,
+± half of the 95 % interval over images. ε is the largest change of a pixel; the digits have 17 values, 16/255 apart."""
 
 
 def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> None:

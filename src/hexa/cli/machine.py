@@ -17,7 +17,7 @@ from hexa.cli.declare import (
 
 @command(
     "check a method or hard example of your own against the laws of the library",
-    option("RECIPE", "FILE.py:FUNCTION, or the name of a recipe"),
+    option("RECIPE", "check this recipe: FILE.py:FUNCTION, or the name of a recipe"),
     JSON,
     description="Check the laws of every method and hard example on 8 small images: state changes, losses that follow "
     "their images, valid pixels, exact shared gradients, checkpoints, two processes. The exit status is 1 if a law is "

@@ -28,13 +28,11 @@ if TYPE_CHECKING:
 
 @command(
     "draw clean views, perturbations, adversarial and cut-mixed views side by side",
-    option("TARGET", "a run folder, or a recipe with random weights", metavar="RUN|RECIPE"),
+    option("TARGET", "draw a run, or a recipe with random weights", metavar="RUN|RECIPE"),
     DATA_OF_RUN,
     option("--domain NAME", DOMAINS + "; only for a recipe"),
     option("--out FILE.png", "write the figure to this file", required=True),
-    option(
-        "--num-images N", "number of rows of the figure (default: 8)", type=whole(1, 256), default=8
-    ),
+    option("--num-images N", "draw N rows (default: 8)", type=whole(1, 256), default=8),
     TRUST_IMAGES,
     option(
         "--gain X",
@@ -81,7 +79,12 @@ def visualize(given: Given, extra: Fields) -> None:
 
 @command(
     "write an HTML report on one or several runs: curves, tables, hard examples",
-    option("RUNS", "run folders, or JSON files of hexa evaluate --out", nargs="+", metavar="RUN"),
+    option(
+        "RUNS",
+        "report these run folders, or JSON files of hexa evaluate --out",
+        nargs="+",
+        metavar="RUN",
+    ),
     option(
         "--out FILE.html", "write the report to this file, which needs no other file", required=True
     ),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     "find near-duplicates, outliers or similar images by the features that embed wrote",
     option(
         "FEATURES",
-        "a .npz or .parquet file of hexa embed; with --duplicates, a second file finds images that are in both",
+        "search this .npz or .parquet file of hexa embed; with --duplicates, give a second file to find images in both",
         nargs="+",
     ),
     flag("--duplicates", "list groups of images in which all pairs are near-duplicates"),
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
     ),
     option(
         "--least X",
-        "minimum similarity of duplicates, up to 1 (default: 0.9 for thumbnails, or 0.95 for features if "
+        "list duplicates of this similarity or more, up to 1 (default: 0.9 for thumbnails, or 0.95 for features if "
         "FEATURES has no thumbnails)",
         type=float,
     ),
     option(
         "--count N",
-        "number of outliers or similar images (default: %(default)s)",
+        "list N outliers or similar images (default: %(default)s)",
         type=COUNT,
         default=20,
     ),
     option(
         "--backbone BACKBONE",
-        f"with --like FILE: the backbone of FEATURES, if its file has moved: {BACKBONES}",
+        f"use this backbone for --like FILE, if the backbone of FEATURES has moved: {BACKBONES}",
     ),
     option(
         "--html PAGE",

@@ -81,19 +81,23 @@ def recipes(given: Given, extra: Fields) -> None:
 
 @command(
     "pre-train a backbone without labels",
-    option("RECIPE", "a name from `hexa recipes`, or ./my_method.py:FUNCTION", nargs="?"),
+    option(
+        "RECIPE",
+        "train this recipe: a name from `hexa recipes`, or ./my_method.py:FUNCTION",
+        nargs="?",
+    ),
     option(
         "--config FILE.yaml",
         "read the experiment from this config.yaml of a run, instead of a recipe",
     ),
-    option("--data SOURCE", SOURCES + " (default: set by the recipe)"),
-    option("--out RUN", "folder of the run (default: runs/RECIPE)"),
+    option("--data SOURCE", f"train on these images: {SOURCES} (default: set by the recipe)"),
+    option("--out RUN", "write the run to this folder (default: runs/RECIPE)"),
     option(
         "--start BACKBONE",
-        "initial weights: a run folder · a file of weights · timm:NAME (default: random weights)",
+        "start from these weights: a run folder · a file of weights · timm:NAME (default: random weights)",
     ),
     IMAGES,
-    option("--epochs N", "number of passes over the data (default: set by the recipe)"),
+    option("--epochs N", "pass N times over the data (default: set by the recipe)"),
     option(
         "--time TIME",
         "choose the number of passes so that training fits this time, such as 90s, 20m or 2h",
@@ -101,7 +105,12 @@ def recipes(given: Given, extra: Fields) -> None:
     ),
     option("--domain NAME", DOMAINS + "; fields that you set take precedence"),
     *MACHINE,
-    flag("--compile", "short for --training.compile true", action="store_const", const="true"),
+    flag(
+        "--compile",
+        "compile the networks (short for --training.compile true)",
+        action="store_const",
+        const="true",
+    ),
     TRUST,
     description="Pre-train a backbone without labels. Every field of the experiment is an option, such as --batch-size 256 "
     "or --method.temperature=0.1. `hexa pretrain RECIPE --help` lists the fields with their values in the recipe.",
@@ -130,7 +139,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
 
     if given.epochs is not None or {"epochs", "max_steps", "training.max_seconds"} & set(extra):
         raise UserError(
-            "--time sets the length; leave out --epochs, --max_steps and --training.max_seconds"
+            "--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds"
         )
     if os.environ.get("WORLD_SIZE", "1") != "1":
         raise UserError("--time works with one process; under torchrun, give --epochs")
@@ -170,7 +179,9 @@ def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
     return 0
 
 
-@command("resume a run exactly where it stopped", option("RUN", "a run folder"), TRUST)
+@command(
+    "resume a run exactly where it stopped", option("RUN", "resume the run in this folder"), TRUST
+)
 def resume(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
     from hexa.run.names import CONFIG
@@ -193,7 +204,7 @@ def resume(given: Given, extra: Fields) -> None:
     "train MoCo-v2 and HEXA-MoCo on embedded images and compare them, in minutes on two cores",
     option(
         "--out FOLDER",
-        "folder of the runs and the report (default: runs/demo)",
+        "write the runs and the report to this folder (default: runs/demo)",
         default="runs/demo",
     ),
     EPOCHS,

@@ -84,7 +84,7 @@ class WebDatasetSource(Source):
         found = _read(self._read_from, self.name, text_of, Counter())
         texts = [text for _, _, text in found]
         if all(text is None for text in texts):
-            problem = f"no .json file has a text or number '{name}'"
+            problem = f"none of its .json files has a text or number '{name}'"
             raise UserError(f"data '{self.name}': {problem}")
         return texts
 
