@@ -142,7 +142,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
             "--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds"
         )
     if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise UserError("--time works with one process; under torchrun, give --epochs")
+        raise UserError("--time is for one process; under torchrun give --epochs")
     source = open_images(experiment)
     say("timing a few steps")
     costs = measure(experiment, source, extra, partly=False)
