@@ -116,7 +116,7 @@ def test_torchrun_kill_and_resume(tmp_path: Path, whole: Path) -> None:
     assert code == 1, said
     lines = [line for line in said.splitlines() if line.startswith("hexa: error")]
     assert len(lines) == 2, said
-    assert lines[0].endswith("torchrun starts it again")
+    assert lines[0].endswith("torchrun restarts the run")
     assert f"its last checkpoint is {folder}/checkpoints/step-000000" in lines[1]
     assert lines[1].endswith(f": hexa resume {folder}")
     assert "RuntimeError" not in said
