@@ -1,7 +1,8 @@
-"""Reads named tensors from untrusted files in bounded time and memory, without running code in them.
+"""Reader of named tensors from untrusted files, in bounded time and memory, without running code in
+them.
 
-Files are not believed: claimed sizes are compared with the file before memory is allocated, and tensors that are used
-with the checksums that the file has of its parts.
+Files are not trusted: claimed sizes are compared with the file before memory is allocated, and used
+tensors with the checksums in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hexa.weights import arrays
 
 State = Mapping[str, Tensor]
 
-#: Parts of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
+#: Keys of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
 _NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
 #: First bytes of torch's files, which are zip archives.
 _ZIP = b"PK"
@@ -39,7 +40,8 @@ _LONGEST = 300
 
 
 class Unreadable(UserError):
-    """A file that is truncated, changed or of another kind, or that could only be read by running code."""
+    """A file that is truncated, changed or of another kind, or that only code execution could
+    read."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Weights:
 
 
 def read(path: Path) -> Weights:
-    """The tensors of a .safetensors file, a checkpoint of torch or a .pkl of arrays. Raises Unreadable in one line."""
+    """Return the tensors of a .safetensors file, a torch checkpoint or a .pkl of arrays. Raises
+    Unreadable in one line."""
     if path.exists() and not path.is_file():  # reading a pipe may never end
         raise Unreadable(f"{path}: not a file")
     try:
@@ -106,7 +109,7 @@ def read(path: Path) -> Weights:
 
 
 def read_all(paths: Sequence[Path], where: str) -> Weights:
-    """The tensors of several files (shards) as those of one. Raises Unreadable."""
+    """Return the tensors of several files (shards) as one. Raises Unreadable."""
     shards = [read(path) for path in paths]
     state = {name: value for shard in shards for name, value in shard.state.items()}
     sums = [shard.sums for shard in shards if shard.sums is not None]
@@ -160,19 +163,21 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Let torch read without warnings, which name lines of torch, and read the argparse.Namespace of training scripts."""
+    """Let torch read argparse.Namespace of training scripts, and hide warnings, which refer to
+    lines of torch."""
     with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
         warnings.simplefilter("ignore")
         yield
 
 
 def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """All tensors in nested mappings by path, and the paths of the mappings. A file may contain itself."""
+    """Return all tensors in nested mappings by path, and the paths of the mappings. A file may
+    contain itself."""
     state: dict[str, Tensor] = {}
     containers: list[str] = []
     seen: set[int] = set()
     waiting = [("", data)] if isinstance(data, Mapping) else []
-    for path, mapping in waiting:  # which grows on the way
+    for path, mapping in waiting:  # grows in the loop
         if id(mapping) in seen or len(path) > _LONGEST:
             continue
         seen.add(id(mapping))
