@@ -1,20 +1,22 @@
-"""What stands in the documentation between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
+"""The generated parts of the documentation, between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 
 Recipes come from the code, numbers from the result files in benchmarks/. A test compares; `python -m docs.generated`
-writes them again. Tables outside of the markers, and numbers in sentences, are typed.
+writes all parts again. Tables outside of the markers, and numbers in sentences, are typed.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pydantic
@@ -50,6 +52,7 @@ from hexa_paper.studies import (
 from hexa_paper.tables import EPOCHS, TIME, TOLERANCE, Cell, markdown_table
 from tests.test_imports import FLOORS
 
+Choice = TypeVar("Choice", bound=pydantic.BaseModel)
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
@@ -195,7 +198,7 @@ def recipe_table() -> str:
 
 
 def modifier_table() -> str:
-    """What can be added to a recipe's name."""
+    """The modifiers of recipes."""
     return table(
         [(f"`+{name}`", text) for name, text in MODIFIERS.items()], "modifier", "what it adds"
     )
@@ -351,7 +354,7 @@ def _fact(name: str, text: str) -> str:
 
 
 def matrix() -> str:
-    """Which hard example a method takes, and why not."""
+    """The hard examples that each method takes, and the reasons of refusals."""
     kinds = choices(HardExample, "kind", "hexa.hard_examples")
     kinds = {
         name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")
@@ -366,8 +369,46 @@ def matrix() -> str:
     return table(rows, "method", *kinds) + "\n" + "".join(reasons)
 
 
+def method_table() -> str:
+    """The methods, by the first sentence of their modules, with the number of views."""
+    rows = []
+    for name, config in _own(MethodConfig, "name", "hexa.methods").items():
+        least, most, _ = config.num_views
+        views = (
+            str(least)
+            if least == most
+            else f"{least} and more"
+            if most is None
+            else f"{least}–{most}"
+        )
+        rows.append((name, _sentence(config), views))
+    return table(rows, "method", "task", "views")
+
+
+def kind_table() -> str:
+    """The kinds of hard examples, by the first sentence of their modules."""
+    kinds = _own(HardExample, "kind", "hexa.hard_examples")
+    return table(((name, _sentence(kind)) for name, kind in kinds.items()), "kind", "view")
+
+
+def _own(base: type[Choice], field: str, group: str) -> dict[str, type[Choice]]:
+    """The choices of this project by name, without those of other packages."""
+    every = sorted(choices(base, field, group).items())
+    wings = ("hexa", "hexa_paper")
+    return {name: kind for name, kind in every if kind.__module__.partition(".")[0] in wings}
+
+
+def _sentence(kind: type) -> str:
+    """The first paragraph of the module of a class, without numbers of formulas."""
+    text = inspect.getdoc(sys.modules[kind.__module__]) or ""
+    first = " ".join(text.partition("\n\n")[0].split()).rstrip(".")
+    return re.sub(
+        r"(; | \()F\d+(, F\d+)*(?=\))\)?", lambda found: ")" * found[0].startswith(";"), first
+    )
+
+
 def usb() -> str:
-    """What was published for semi-supervised learners on CIFAR-10."""
+    """Published errors of semi-supervised learners on CIFAR-10."""
     one = published.FEW_LABELS
     rows = ((f"`{row.method}`", *(f"{value:.2f}" for value in row.values)) for row in one.rows)
     return table(rows, "learner", *(f"{column.partition('@')[2]} labels" for column in one.columns))
@@ -422,7 +463,7 @@ def _pair(runs: dict[int, dict[str, float]]) -> str:
 
 
 def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]) -> str:
-    """Of seeds that both have."""
+    """The paired change, over seeds that both arms have."""
     return _mean_changes(
         [
             [runs[s][m] - base[s][m] for m in ("knn", "probe")]
@@ -432,7 +473,7 @@ def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]
 
 
 def ablation() -> str:
-    """What `hexa reproduce ablation` stored: every scheme at equal epochs and at equal time."""
+    """The result of `hexa reproduce ablation`: every scheme at equal epochs and at equal time."""
     found = result(ABLATION)["summary"]
     same = {row["key"]: row for row in found if row["comparison"] == EPOCHS}
     timed = {row["key"]: row for row in found if row["comparison"] == TIME}
@@ -562,7 +603,7 @@ SETS = {
 
 
 def equal_time() -> str:
-    """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
+    """With and without hard examples, and by another library, at equal time; mean and deviation over seeds."""
     rows = result(EQUAL_TIME)["rows"]
     body = []
     for arm, label in FURTHER.items():
@@ -578,7 +619,7 @@ def equal_time() -> str:
 
 
 def strongest() -> str:
-    """Where hard examples pay in the same time: rows with a gain under attack whose 95 % interval excludes 0."""
+    """Gains of hard examples at equal time: rows with a gain under attack whose 95 % interval excludes 0."""
     few = _few_images_rows(searched=True)
     digits = {
         (row["arm"], 17, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]
@@ -753,7 +794,7 @@ def hardened_before(*before: tuple[str, str]) -> str:
 
 
 def adapted_now() -> str:
-    """What `hexa adapt` says in ten minutes, set by set, beside labelled images that it did not see."""
+    """The verdict of `hexa adapt` in ten minutes, set by set, next to labelled images that it did not see."""
     rows = result("2026-11-27-adapt-sets-drawn.json")["rows"]
     return table([(row["data"], *_adaptation(row)) for row in rows], "images", *_ADAPTATION)
 
@@ -768,7 +809,7 @@ _ADAPTATION = (
 
 
 def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
-    """The verdict of one run, and start and result by further images."""
+    """The verdict of one run, and the initial weights and the result on held-out images."""
     said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
     said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
     said = said.removeprefix("these labels show ").replace("than start", "than initial weights")
@@ -882,7 +923,7 @@ def _over_images(plain: Sequence[float], hard: Sequence[float], count: int) -> s
 
 
 def adapted_hands() -> str:
-    """What `hexa adapt` changed on the hands: each seed on held-out images, then the mean of seeds."""
+    """Changes by `hexa adapt` on the hands: each seed on held-out images, then the mean of seeds."""
     rows = [row for file in HANDS for row in result(file)["rows"] if row["data"] == "hands"]
     measures = ("k-NN", "linear probe")
     body = []
@@ -917,7 +958,7 @@ def hardened_growing() -> str:
 
 
 def coverage() -> str:
-    """How often intervals hold, and which gains they show."""
+    """The coverage of intervals, and the gains that they show."""
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     alone = [row for row in result(COVERAGE)["rows"] if row["group"] == 1]
     made = [row for row in alone + result(GROUPED)["rows"] if row["decides"]]
@@ -937,7 +978,7 @@ def coverage() -> str:
 
 
 def start_by_size() -> str:
-    """The start's accuracy on clean images, by image size."""
+    """Clean accuracy of the initial weights, by image size."""
     rows = result("2026-11-25-start-by-size.json")["rows"]
     scores = {row.get("size", 64): row["metrics"] for row in rows}
     named = (("k-NN", "knn"), ("linear head", "probe"))
@@ -966,7 +1007,7 @@ def _by_pgd(rows: Iterable[Sequence[str]]) -> list[list[str]]:
 
 
 def hardened_sets() -> str:
-    """What `hexa harden` said of four sets, beside images that it did not see."""
+    """Verdicts of `hexa harden` on four sets, next to images that it did not see."""
     body = []
     for row in result("2026-11-27-harden-25-minutes.json")["rows"]:
         said, seen = (
@@ -996,7 +1037,7 @@ def hardened_sets() -> str:
 
 
 def price_rules() -> str:
-    """What rules for the price of `hexa harden` pick, and what is lost in truth."""
+    """The share that rules for the price of `hexa harden` pick, and the loss on held-out images."""
     rules = result("2026-11-28-harden-price.json")["rules"]
     body: dict[tuple[str, str], list[str]] = {}
     for row in sorted(rules, key=lambda row: row["price"]):
@@ -1056,7 +1097,7 @@ def speedrun_tracks() -> str:
 
 
 def small_recipes() -> str:
-    """Small recipes with the narrow network of before and with the record's, by rate: one seed, held-out images."""
+    """Small recipes with the earlier narrow network and with the record's, by rate: one seed, held-out images."""
     rows = [row for row in result(SMALL_RECIPES)["rows"] if row["track"] == "B" and row["held_out"]]
 
     def cell(method: str, network: str, rate: str | None) -> str:
@@ -1279,7 +1320,7 @@ def _half(values: Sequence[float]) -> float:
 
 
 def goals() -> str:
-    """Of each goal: which hard example, from which weights, at which cost, and what it changed."""
+    """The hard examples for each goal: initial weights, cost and change."""
 
     def paper(name: str, arm: str, timed: bool) -> str:
         record = result(name)
@@ -1309,7 +1350,7 @@ def goals() -> str:
         ),
         ("", "MoCo-v2 + adversarial", "20 epochs each", both, paper(MOCO, "+adv", False)),
         (
-            "more in a given time, CIFAR-10",
+            "more within a time limit, CIFAR-10",
             "MoCo-v2 + cut-mixed",
             "equal time",
             both,
@@ -1355,7 +1396,7 @@ def goals() -> str:
         (
             "few images, many epochs, CIFAR-10",
             "MoCo-v2 + cut-mixed",
-            "244 epochs beside 241",
+            "244 and 241 epochs",
             both,
             change,
         )
@@ -1386,7 +1427,7 @@ def goals() -> str:
         )
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
-    what = "linear head: clean / PGD within 1 / 2 / 4 grey levels"
+    what = "linear head: clean / PGD, ε = 1 / 2 / 4"
     change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
     rows.append(
         (
@@ -1406,7 +1447,7 @@ def goals() -> str:
         rows.append(
             ("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change)
         )
-    what = "linear head: clean / PGD within 8 / 16 grey levels"
+    what = "linear head: clean / PGD, ε = 8 / 16"
     rows.append(
         (
             "robustness, digits",
@@ -1472,7 +1513,7 @@ def experiments() -> str:
 
 
 def full_scale() -> str:
-    """What the rows of each method of the paper's tables take: trainings of one seed, and GPU-hours."""
+    """The cost of each method's rows in the paper's tables: trainings of one seed, and GPU-hours."""
     body = []
     for method, one in METHODS.items():
         request = Request("folder:imagenet", scale="full", method=method, seeds=(0,))
@@ -1539,7 +1580,7 @@ def floors() -> str:
 
 
 def published_gains() -> str:
-    """What the paper reports: linear classification on ImageNet, with hard examples beside without."""
+    """The paper's linear classification on ImageNet, without and with hard examples."""
     top1 = {(row.method, row.epochs): row.values[0] for row in published.LINEAR.rows}
     rows = []
     for plain, hard in (
@@ -1563,6 +1604,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "recipe-list": recipe_list,
     "protocols": protocol_table,
     "matrix": matrix,
+    "methods": method_table,
+    "kinds": kind_table,
     "hard-example-fields": hard_example_fields,
     "teacher-fields": teacher_fields,
     "learner-options": learner_options,
