@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation import attack
 from hexa.evaluation.auto_attack import apgd, apgd_name, ascend
 from hexa.evaluation.corruptions import kinds
-from hexa.evaluation.features import transform_of
+from hexa.evaluation.features import for_inference, transform_of
 from hexa.evaluation.protocols.probe import FittedProbe
 from hexa.evaluation.split import draw_images, folds
 from hexa.reporting.tables import Table
@@ -122,10 +122,13 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
         else [np.flatnonzero(np.isin(places, p)) for p in judge.splits[0]]
     )
     found: list[list[Values]] = [[] for _ in sides]
+    frozen = [
+        replace(side, backbone=for_inference(side.backbone, shown.pixels.device)) for side in sides
+    ]
     for number, part in enumerate(parts):
         for first in range(0, len(part), size):
             corrupted = shown.corrupted(rows := part[first : first + size])
-            for side, values in zip(sides, found, strict=True):
+            for side, values in zip(frozen, found, strict=True):
                 if judge is None:
                     values.append(_moved(side.backbone, shown, rows, corrupted))
                 else:

@@ -16,7 +16,7 @@ from torch import Tensor
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
-from hexa.evaluation.features import extract_together
+from hexa.evaluation.features import extract_together, for_inference
 from hexa.evaluation.split import draw_classes, draw_images
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
@@ -85,12 +85,12 @@ def images_per_second(backbone: Backbone, device: torch.device) -> float:
     size = backbone.image_size
     count = 32 if device.type == "cuda" else 8
     pixels = torch.rand(count, len(backbone.mean), size, size, device=device)
-    precisions.place(backbone.eval(), device)
-    backbone(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # chooses algorithms
+    network = for_inference(backbone, device)
+    network(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # chooses algorithms
     seconds = []
     for _ in range(2):  # the faster counts: another program may have slowed one
         begin = time.perf_counter()
-        backbone(pixels).sum().item()
+        network(pixels).sum().item()
         seconds.append(time.perf_counter() - begin)
     return count / max(min(seconds), 1e-6)
 

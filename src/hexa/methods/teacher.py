@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.byol import ViewTargets
 from hexa.nn.backbones import num_features, num_features_at
 from hexa.nn.encoder import Encoder, mlp_head, unit
+from hexa.nn.folding import folded
 from hexa.nn.normalize import Normalize
 from hexa.runtime.precision import at_least_fp32
 
@@ -52,7 +53,8 @@ class TeacherConfig(EncoderConfig):
 class FrozenNetwork(nn.Module):
     """A network of pixels in [0, 1] -> features [B, D], without gradients and always in evaluation mode.
 
-    size: the side in pixels that images are resized to before; None leaves them.
+    size: the side in pixels that images are resized to before; None leaves them. What computes is a copy with
+    batch-norms folded into convolutions, made at the first pass; the state is that of `network`.
     """
 
     def __init__(
@@ -63,6 +65,12 @@ class FrozenNetwork(nn.Module):
         super().__init__()
         self.network = network.requires_grad_(False).eval()
         self.size = size
+        self._folded: list[nn.Module] = []  # a list, so that the copy is not a part of the state
+        self.register_load_state_dict_post_hook(lambda *_: self._folded.clear())  # type: ignore[no-untyped-call]
+
+    def _apply(self, *given: Any, **options: Any) -> FrozenNetwork:
+        self._folded.clear()  # moved to another device or dtype
+        return super()._apply(*given, **options)  # type: ignore[no-any-return, no-untyped-call]
 
     def train(self, mode: bool = True) -> FrozenNetwork:
         return super().train(False)
@@ -70,7 +78,9 @@ class FrozenNetwork(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         if self.size is not None and self.size != pixels.shape[-1]:
             pixels = F.interpolate(pixels, self.size, mode="bicubic", antialias=True).clamp(0, 1)
-        return at_least_fp32(self.network(pixels))
+        if not self._folded:
+            self._folded = [folded(self.network, pixels[:1])]
+        return at_least_fp32(self._folded[0](pixels))
 
 
 def frozen(
