@@ -122,7 +122,7 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def describe_network(config: NetworkConfig) -> str:
-    """How to build the network of the exported weights."""
+    """Return the call or description by which to build the network of the exported weights."""
     if config.streams != "one":
         each = describe_network(config.model_copy(update={"streams": "one"}))
         return f"two streams, of L and of a and b, each {each} of 1 or 2 channels"

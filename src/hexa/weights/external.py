@@ -71,7 +71,8 @@ def _declared(network: nn.Module, spec: str) -> Preparation:
 
 
 def external(spec: str) -> External:
-    """The network that `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE` returns. Raises UserError."""
+    """The network that `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE` returns. Raises
+    UserError."""
     home, _, name = spec.removeprefix("python:").rpartition(":")
     if not home or not name:
         examples = "python:my_networks:resnet or python:my.py:resnet"
@@ -97,7 +98,7 @@ def external(spec: str) -> External:
 
 
 def _names(home: str, spec: str) -> dict[str, Any]:
-    """What a module, or a file that is run, defines."""
+    """Return the names that a module, or a file that is executed, defines."""
     if home.endswith(".py"):
         if not Path(home).is_file():
             raise UserError(f"{spec}: no such file: {home}")

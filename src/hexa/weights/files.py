@@ -46,11 +46,13 @@ class Unreadable(UserError):
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors of a file by name, on the CPU. Those of a checkpoint are read from the disk when they are used.
+    """Tensors of a file by name, on the CPU. Tensors of a checkpoint are read from the disk when
+    they are used.
 
-    A tensor that is nested in mappings is called by its path: `teacher.backbone.cls_token`. containers: the paths of
-    these mappings, such as `teacher.`, and "" for the file. metadata: of a safetensors file. sums: (bytes, CRC-32) of
-    the parts of a checkpoint, if it has them.
+    A tensor nested in mappings is named by its path: `teacher.backbone.cls_token`.
+    containers: paths of these mappings, such as `teacher.`, and "" for the file.
+    metadata: of a safetensors file.
+    sums: (bytes, CRC-32) of the parts of a checkpoint, if it has them.
     """
 
     where: str
@@ -60,7 +62,7 @@ class Weights:
     sums: frozenset[tuple[int, int]] | None = None
 
     def check(self, used: State) -> None:
-        """Raise Unreadable if tensors that are used do not match their checksums."""
+        """Raise Unreadable if used tensors do not match their checksums."""
         for name, value in used.items() if self.sums is not None else ():
             storage = value.untyped_storage()
             own = (
@@ -131,7 +133,8 @@ def _safetensors(path: Path) -> Weights:
 
 
 def _sums(path: Path) -> frozenset[tuple[int, int]] | None:
-    """Sizes and checksums of a zip archive's parts; None if it has none. Raises for others than torch's."""
+    """Return sizes and checksums of a zip archive's parts; None if it has none. Raises if the
+    archive is not torch's."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
         if any(part.compress_type != zipfile.ZIP_STORED for part in parts):

@@ -15,18 +15,19 @@ from hexa.weights.parts import below
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-#: Parts of the names of momentum twins, which have the same keys as the encoder.
+#: Words in the names of momentum twins, which have the same keys as the encoder.
 _TWINS = {"key", "encoder_k", "momentum", "teacher", "target", "ema"}
 
 
 def find_backbone(
     state: State, network: nn.Module, where: str, branch: str = "main"
 ) -> tuple[dict[str, Tensor], str]:
-    """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
+    """Return the tensors of `network` in the state of a method, with plain names, and the name of
+    the encoder, such as query.
 
-    A prefix with all keys of the network is a candidate. Of several, the first that is not a momentum twin is chosen,
-    but of a student and its teacher the teacher (DINO). branch: the set of batch-norms
-    (`bn1.aux.weight`) that takes the place of the main one (`bn1.weight`).
+    Each prefix with all keys of the network is a candidate. Of several candidates, the first that
+    is not a momentum twin is chosen; of a student and its teacher, the teacher (DINO).
+    branch: batch-norm set (`bn1.aux.weight`) that replaces the main one (`bn1.weight`).
     """
     own = network.state_dict()
     first = next(iter(own))

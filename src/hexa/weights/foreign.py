@@ -50,11 +50,11 @@ class Foreign(NamedTuple):
     config: NetworkConfig
     preparation: Preparation
     state: dict[str, Tensor]
-    """With timm's names."""
+    """The tensors with timm's names."""
     prefix: str
-    """The path of the network in the file."""
+    """Path of the network in the file."""
     notes: tuple[str, ...] = ()
-    """What a user should know of the choices that were made."""
+    """Notes for the user about uncertain choices."""
 
 
 class _Match(NamedTuple):
@@ -66,7 +66,7 @@ class _Match(NamedTuple):
     state: dict[str, Tensor]
     notes: list[str]
     problem: str
-    """Which tensors do not fit; empty if all do."""
+    """Tensors that do not fit, as text; empty if all fit."""
 
 
 def foreign_state(
@@ -75,12 +75,13 @@ def foreign_state(
     described: NetworkConfig | None = None,
     preparation: Preparation | None = None,
 ) -> Foreign:
-    """The backbone in a file of other software.
+    """Return the backbone in a file of other software.
 
-    name: what the user wrote after FILE#, if key names are not enough. described, preparation: by a config.json.
-    Otherwise images are prepared as the file's own normalisation or the published code of its software says, by timm's
-    configuration for named networks and EfficientNets, or by default values. Raises UserError if the file does not
-    have all tensors of the network, or has others.
+    name: the user's text after FILE#, if the names of tensors are ambiguous.
+    described, preparation: from a config.json.
+    Otherwise, the preparation of images comes from the file's own normalisation, from the published
+    code of its software, from timm's configuration (for networks given by name, and EfficientNets),
+    or from default values. Raises UserError if the file lacks tensors of the network or has others.
     """
     asked = Asked.of(weights.where, name)
     weights = replace(weights, state=_plain(weights.state))
@@ -251,7 +252,7 @@ def _of_size(preparation: Preparation, outline: Any) -> Preparation:
 
 
 def _remedy(weights: Weights, asked: Asked) -> str:
-    """What a user can do about a file that does not fit: a network that fits, if one is found."""
+    """Return advice for a file that does not fit: a network that fits, if one is found."""
     for candidate in _candidates(weights):
         if candidate != asked.plain and _fits(weights, asked, candidate):
             return f"it fits {candidate}: give {asked.where}#{candidate}"
@@ -264,7 +265,7 @@ def _remedy(weights: Weights, asked: Asked) -> str:
 
 
 def _fits(weights: Weights, asked: Asked, name: str) -> bool:
-    """True if a file loads as this network."""
+    """Return whether a file loads as this network."""
     named = asked._replace(name=name)
     with contextlib.suppress(UserError):
         return not _match(weights, named, NetworkConfig(name=name)).problem

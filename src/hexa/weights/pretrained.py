@@ -169,17 +169,25 @@ def tensors_of(backbone: Backbone) -> dict[str, Tensor]:
 def load_backbone(
     spec: str | Path | Backbone, seed: int = 0, branch: str = "main", **given: Unpack[Given]
 ) -> Backbone:
-    """The backbone `spec`, in eval mode.
+    """Return the backbone `spec`, in eval mode. Raises UserError.
 
-    A run folder (its backbone.safetensors, or its newest intact checkpoint while it trains) · a .safetensors file · a
-    checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`; FILE#NETWORK names the timm network if key names
-    are not enough, FILE#NETWORK:PART one of several networks in the file · a folder of transformers, timm or OpenCLIP
-    with a config.json · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
-    drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
-    Only tensors are read from files, never code; `python:` runs the code that it names. Raises UserError.
+    - a run folder: its backbone.safetensors, or its newest intact checkpoint during training
+    - a .safetensors file, or a checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`;
+      FILE#NETWORK gives the timm network if the names of tensors are ambiguous, FILE#NETWORK:PART
+      one of several networks in the file
+    - a folder of transformers, timm or OpenCLIP with a config.json
+    - timm:NAME
+    - random:NAME: the network of a run folder, of timm, or small-resnet-W-W-W, with weights drawn
+      from `seed`
+    - pixels:SIZE
+    - python:MODULE:CALLABLE: a function that returns a network (`external.External`)
 
-    branch: which of its batch-norms; those other than main (aux, of an adversarial run) are only in checkpoints.
-    given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
+    Only tensors are read from files, never code; `python:` runs the code that it names.
+
+    branch: batch-norm set to load; sets other than main (aux, of an adversarial run) are only in
+    checkpoints.
+    given: mean, std, size, crop or interpolation of the images instead of the backbone's own
+    (`Preparation`).
     """
     if not isinstance(spec, str | Path | Backbone):
         given_as = type(spec).__name__
@@ -246,9 +254,8 @@ def _of_run(folder: Path, branch: str) -> Backbone:
 
 
 def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backbone:
-    """The backbone in a file: hexa's own, whose metadata describe the network, the checkpoint of a run, whose
-    config.yaml does, or one of `layouts.LAYOUTS`.
-    """
+    """Return the backbone in a file: hexa's own, described by its metadata; a checkpoint of a run,
+    described by its config.yaml; or one of `layouts.LAYOUTS`."""
     run = path.absolute().parent.parent
     of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
     if branch != "main" and not of_run:

@@ -1,5 +1,4 @@
-"""timm's weights: downloaded or cached, with an error within seconds if there is no network
-connection."""
+"""timm's weights, downloaded or cached; without a connection, an error within seconds."""
 
 from __future__ import annotations
 
@@ -54,7 +53,8 @@ def load(name: str) -> nn.Module:
 
 
 def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
-    """The file of the weights in the cache of the Hugging Face hub or of torch, where timm looks for it.
+    """The file of the weights in the cache of the Hugging Face hub or of torch, where timm looks
+    for it.
 
     Raises FileNotFoundError with the words `otherwise` if there is none.
     """
@@ -73,7 +73,8 @@ def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """True if a server answers anything within PATIENCE, and in the hub's offline mode, which needs no server."""
+    """True if a server answers anything within PATIENCE, and in the hub's offline mode, which needs
+    no server."""
     if huggingface_hub.constants.HF_HUB_OFFLINE or not address.startswith("http"):
         return True
     request = urllib.request.Request(address, method="HEAD")
