@@ -71,7 +71,7 @@ def _declared(network: nn.Module, spec: str) -> Preparation:
 
 
 def external(spec: str) -> External:
-    """The network that `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE` returns. Raises
+    """Return the network of `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE`. Raises
     UserError."""
     home, _, name = spec.removeprefix("python:").rpartition(":")
     if not home or not name:

@@ -161,7 +161,7 @@ def serialized(backbone: Backbone) -> bytes:
 
 
 def tensors_of(backbone: Backbone) -> dict[str, Tensor]:
-    """The state of a backbone's network on the CPU, as files store it."""
+    """Return the state of a backbone's network on the CPU, as files store it."""
     state = backbone.network.state_dict()
     return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
@@ -229,7 +229,7 @@ def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
     run = any((folder / one).exists() for one in (WEIGHTS, "config.yaml"))
     if run or not folders.is_one(folder):
         if name is not None:
-            raise UserError(f"{folder}#{name}: a run describes its network; leave out #{name}")
+            raise UserError(f"{folder}#{name}: a run describes its network; remove #{name}")
         return _of_run(folder, branch)
     if branch != "main":
         raise _no_branch(str(folder), branch)

@@ -53,10 +53,10 @@ def load(name: str) -> nn.Module:
 
 
 def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
-    """The file of the weights in the cache of the Hugging Face hub or of torch, where timm looks
-    for it.
+    """Return the file of the weights in the cache of the Hugging Face hub or of torch, where timm
+    looks for it.
 
-    Raises FileNotFoundError with the words `otherwise` if there is none.
+    Raises FileNotFoundError with the message `otherwise` if there is none.
     """
     repository, _, revision = (config.hf_hub_id or "").partition("@")
     if repository:
@@ -73,8 +73,8 @@ def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """True if a server answers anything within PATIENCE, and in the hub's offline mode, which needs
-    no server."""
+    """Return whether a server answers anything within PATIENCE; also in the hub's offline mode,
+    which needs no server."""
     if huggingface_hub.constants.HF_HUB_OFFLINE or not address.startswith("http"):
         return True
     request = urllib.request.Request(address, method="HEAD")
