@@ -85,7 +85,7 @@ def test_compare_same_backbone_sizes() -> None:
 
 
 def side(name: str, knn: float, probe: float) -> verdict.Side:
-    """Right for the first of 1,000 images by each measure."""
+    """Return outcomes that are right for the first of 1,000 images by each measure."""
     shares = zip(labelled.MEASURES, (knn, probe), strict=True)
     right = {name: 100.0 * (np.arange(1000) < 10 * share) for name, share in shares}
     return verdict.Side(
@@ -160,18 +160,19 @@ def test_compare_unjudgeable_labels(tmp_path: Path, says: Says) -> None:
 
 
 def test_compare_learned_labelled_images(folder: Path) -> None:
-    """If a backbone learned from --data: exact copies among all its images, near ones among those that are drawn."""
+    """If a backbone was trained on --data: exact copies are found among all its images, near ones
+    among a sample."""
     learned = load_backbone("pixels:8")
     given = {"data": f"folder:{folder / 'photos'}", "labelled": f"folder:{folder / 'labelled'}"}
     learned.info["data"] = f"{given['data']}#train"
     found = compare(CompareRequest(backbones=(RANDOM, learned), size=8, seconds=30, **given))
-    assert "left out: 5 labelled near-duplicates of images of --data" in found.notes
+    assert any("left out: 5 labelled near-duplicates" in note for note in found.notes)
     assert len(found.images) == 80
     assert ("0/again-0.png", "all/0.png") in found.duplicates
 
 
 def test_exact_copies_search(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few are drawn to look for near ones; also under other names, or in memory."""
+    """Exact copies are found for any sample size, also under other names or in memory."""
     monkeypatch.setattr(leakage, "_LEARNED", 0)
     judging = open_source(f"folder:{folder / 'labelled'}", "train")
     data = open_source(f"folder:{folder / 'photos'}", "train")
@@ -185,7 +186,7 @@ def test_exact_copies_search(folder: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
-    """Told by folders inside the classes, or by a table."""
+    """Groups come from folders inside the classes, or from a table."""
     lines = ["path,group"]
     for place, file in enumerate((folder / "labelled").glob("*/*.png")):
         visit = tmp_path / "set" / file.parent.name / f"visit {place % 3}"
@@ -201,7 +202,7 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     )
     groups = list[set[frozenset[str]]]()
     for found in map(compare, (request, told)):
-        assert "images of one group (3 groups in all) do not judge each other" in found.notes
+        assert any("(3 groups)" in note for note in found.notes)
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
@@ -209,7 +210,7 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     assert "as independent" in labelled.groups_note(found.judge, np.arange(9))
     alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
     for table, said in (
-        ("path,group", "no two images of .* in one group"),
+        ("path,group", "no two images"),
         (alike, "fewer than two classes"),
     ):
         (tmp_path / "visits.csv").write_text(table)
@@ -218,7 +219,7 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
 
 
 def test_alike_labelled_images(tmp_path: Path) -> None:
-    """As photographs of one part on a test bench: near-duplicates by what a thumbnail shows."""
+    """Near-duplicates by thumbnail, such as photographs of one part on a test bench, are noted."""
     generator = np.random.default_rng(0)
     part = generator.integers(0, 255, (16, 16))
     for place in range(40):
@@ -229,9 +230,9 @@ def test_alike_labelled_images(tmp_path: Path) -> None:
     given = {"data": f"folder:{tmp_path / 'all'}", "labelled": f"folder:{tmp_path / 'lab'}"}
     found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), size=8, seconds=30, **given))
     assert len(found.images) == 40
-    assert any("near-duplicates of others, and judge each other" in note for note in found.notes)
+    assert any("near-duplicates of others" in note for note in found.notes)
     learned = load_backbone("pixels:8")
     learned.info["data"] = f"{given['data']}#train"
     found = compare(CompareRequest(backbones=(RANDOM, learned), size=8, seconds=30, **given))
     assert len(found.images) == 40
-    assert any("are among --data, where no label is used" in note for note in found.notes)
+    assert any("in --data" in note for note in found.notes)

@@ -96,14 +96,15 @@ class Torn(ArraySource):
 
 
 def test_monitor_unreadable_images(tmp_path: Path) -> None:
-    """What the training takes is its own affair: it has another sample, and a share of its own."""
+    """The tolerance of the training does not apply: the monitor has its own sample and its own
+    share of unreadable images."""
     torn = few(Torn)
     monitor = monitor_of(torn)
     said: list[str] = []
     torn.unreadable = range(100)
     assert 0 <= monitor(said.append) <= 100
     assert len(said) == 2
-    assert "which can't be read: " in said[0]
+    assert "cannot be read: " in said[0]
     assert "truncated" in said[0]
     monitor(said.append)
     assert len(said) == 2  # they were decoded once

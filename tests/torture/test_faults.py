@@ -1,4 +1,4 @@
-"""Faults while a run trains: it goes on, and ends bit for bit where one ended that nothing happened to."""
+"""Faults during a training: the run resumes, and ends bit for bit like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORKERS = {"training__resident_limit_bytes": 0, "training__num_workers": 2}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happens to."""
+    """A run without faults."""
     named = {name.replace("__", "."): value for name, value in MONITORED.items()}
     return pretrain(
         experiments.override(recipes.get(RECIPE), FIELDS | named),
@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def go_on(folder: Path, strike: Strike | None = None, **changes: object) -> Ended:
-    """What a user does next: resume a run, or begin one that has not got so far."""
+    """Do what a user would: resume a run, or start one that has not written a checkpoint yet."""
     if (folder / "config.yaml").exists():
         return struck("resume", folder, strike=strike)
     return struck(
@@ -43,13 +43,13 @@ def go_on(folder: Path, strike: Strike | None = None, **changes: object) -> Ende
 
 
 def finish(folder: Path, whole: Path) -> str | None:
-    """Go on to the end; in what it is another than that of the run `whole`."""
+    """Resume to the end; return the differences to the run `whole`."""
     end = go_on(folder)
     return f"status {end.code}: {end.err[-2000:]}" if end.code else difference(folder, whole)
 
 
 def test_strike_hooks() -> None:
-    """What is struck exists."""
+    """All functions of HOOKS exist."""
     assert all(callable(getattr(*owner_of(hook))) for hook in HOOKS)
 
 
@@ -72,7 +72,7 @@ def test_full_disk_checkpoint(tmp_path: Path, whole: Path, tally: Tally) -> None
     end = go_on(folder, Strike(partial(fill, 20_000), "save a checkpoint", 3))
     last = end.err.strip().splitlines()[-1]
     told = "/step-000000" in last and "the limit on the size of files" in last
-    said = told and last.endswith(f"go on with: hexa resume {folder}")
+    said = told and last.endswith(f": hexa resume {folder}")
     left = finish(folder, whole)
     tally.fault("a full disk", end.complaint is None and said and left is None, (end, left))
 
@@ -104,6 +104,6 @@ def test_dying_and_surviving_workers(tmp_path: Path, tally: Tally) -> None:
     ]
     left = finish(folder, whole)
     said = ends[0].complaint is None and "a worker process that decodes images ended" in ends[0].err
-    way = f"go on with: hexa resume {folder}" in ends[0].err
+    way = f": hexa resume {folder}" in ends[0].err
     tally.fault("a loader process dies", said and way and left is None, (ends[0], left))
     tally.fault("kill -9 while training", ends[1].code == -signal.SIGKILL, ends[1])
