@@ -33,6 +33,8 @@ EPSILONS = (1.0, 2.0, 4.0)
 STEPS = 20
 #: Other classes that attacks by labels aim at, the most likely first.
 TARGETS = 3
+#: Smallest change of how far features move under attack that counts, in percent of the distance between images.
+LEAST_MOVED = 1.0
 #: Severity of corruptions, of five.
 _SEVERITY = 3
 #: Clean accuracy; `--price` bounds the loss of the mean of both.
@@ -233,10 +235,12 @@ def decide(
     It is kept if at one ε or more it is more robust by more than the 95 % interval for all ε together, at none less; if
     it is `within` the price by the labels that chose it; and if the loss by those that did not is not above `price` by
     more than its interval. A stricter rule for the latter would keep results that chance favoured, and report too
-    little. Without labels, features have to move less under attack. attacked: name of the attack and number of images.
-    where: the size that both are evaluated at, and own: what the start has at its own, if they need to be said.
+    little. Without labels, features have to move less under attack, by `LEAST_MOVED` or more. attacked: name of the
+    attack and number of images. where: the size that both are evaluated at, and own: what the start has at its own, if they need to be said.
     """
-    signs = {difference(before, after, name).sign for name in ATTACKED} - {0}
+    least = 0.0 if CLEAN in before.values else LEAST_MOVED
+    found = [difference(before, after, name) for name in ATTACKED]
+    signs = {one.sign for one in found if abs(one.points) >= least} - {0}
     more = signs == {1 if CLEAN in before.values else -1}
 
     def change(name: str) -> str:

@@ -138,11 +138,16 @@ def _learned_from(backbone: Backbone, images: Source) -> bool:
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     """Backbones by as much of the ends of their paths as tells them apart; equal ones are numbered."""
-    full = [
-        one.network_config.name if isinstance(one, Backbone) else whole_characters(str(one))
-        for one in given
-    ]
+    full = [_full_name(one) for one in given]
     return told_apart([name if ":" in name else Path(name) for name in full])
+
+
+def _full_name(given: str | Path | Backbone) -> str:
+    """A backbone as the user named it; a loaded one by its recipe, or by its network."""
+    if not isinstance(given, Backbone):
+        return whole_characters(str(given))
+    name = given.info.get("spec") or given.info.get("recipe") or given.network_config.name
+    return whole_characters(str(name))
 
 
 @processes.alone()  # so that no work of the main process alone, such as k-means, waits for the others
