@@ -135,6 +135,8 @@ class Protocol:
     """What it can learn from: one class per image, [N], or multi-label images too, [N, C]."""
     extracts: Callable[[Any], tuple[Part, ...]] = lambda options: ("fit", "test")
     """options -> the images whose features from the frozen network it needs; none if the network itself is trained."""
+    together: Callable[[Any], bool] = lambda options: False
+    """options -> True if all processes of an evaluation run it; otherwise the main process runs it alone."""
     resizes: bool = False
     """Whether it brings images to their size itself instead of by the task's transform."""
 

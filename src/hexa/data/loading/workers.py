@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 #: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
 PART = 32
-_MOST_WORKERS = 16
+#: Of a process, if it chooses. Shared memory holds the batches that each has prepared.
+_MOST_WORKERS = 32
 Problems = list[tuple[int, str]]
 
 
