@@ -1,4 +1,5 @@
-"""Batch-norms of a frozen network folded into the convolutions before them: equal outputs in less time."""
+"""Folding: merge the batch-norms of a frozen network into the preceding convolutions, for equal
+outputs in less time."""
 
 from __future__ import annotations
 
@@ -16,21 +17,23 @@ from hexa.nn.branch_norm import BranchBatchNorm
 Network = TypeVar("Network", bound=nn.Module)
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-#: timm's batch-norms with an activation are `_BatchNorm`s, too.
+#: Batch-norm classes; timm's batch-norms with an activation are sub-classes of `_BatchNorm`.
 _NORMS = (_BatchNorm, BranchBatchNorm)
-#: Largest difference of outputs that counts as rounding, as a share of the largest output.
+#: Largest output difference that counts as rounding, as a share of the largest output.
 _ROUNDING = 1e-4
 
 
 def folded(network: Network, images: Tensor) -> Network:
-    """A copy of a network in evaluation mode, with batch-norms folded into the convolutions before them.
+    """Return a copy of a network in evaluation mode, with batch-norms folded into the preceding
+    convolutions.
 
         w' = w · γ / √(Var + eps),  b' = (b − E) · γ / √(Var + eps) + β
 
-    A batch-norm is folded if its input is always the output of one convolution, and of nothing else, as seen in a pass
-    of `images` [B, C, H, W] (one is enough). The copy shares no tensor with the network, and its outputs are equal up
-    to rounding. Returns the network itself, in evaluation mode, if it has no such batch-norm, cannot be copied, or its
-    outputs change by more than rounding. Of networks with several sets of batch-norms the main set is folded.
+    A batch-norm is folded if its input is always the output of one convolution and of nothing else,
+    as observed in a pass of `images` [B, C, H, W] (one image is enough). The copy shares no tensor
+    with the network, and its outputs are equal up to rounding. Returns the network itself, in
+    evaluation mode, if it has no such batch-norm, if it cannot be copied, or if its outputs change
+    by more than rounding. If there are several sets of batch-norms, the main set is folded.
     """
     network.eval()
     if not any(isinstance(module, _NORMS) for module in network.modules()):
@@ -45,7 +48,7 @@ def folded(network: Network, images: Tensor) -> Network:
 
 
 def _folded(network: Network, images: Tensor) -> Network:
-    """The copy, on the CPU. Raises ValueError if its outputs differ."""
+    """Return the folded copy, on the CPU. Raises ValueError if its outputs differ."""
     copied = copy.deepcopy(network).cpu()
     expected, pairs = _followers(copied, images)
     if not pairs:
@@ -53,7 +56,7 @@ def _folded(network: Network, images: Tensor) -> Network:
     names = {module: name for name, module in copied.named_modules()}
     for conv, norm in pairs:
         _replace(copied, names[conv], fuse_conv_bn_eval(conv, norm))
-        # what timm's batch-norms, and those of several sets, do after the normalisation
+        # keep dropout and activation, which some batch-norms apply after the normalisation
         further = [getattr(norm, name, None) for name in ("drop", "act")]
         kept = [module for module in further if module is not None]
         _replace(copied, names[norm], nn.Sequential(*kept))
@@ -64,7 +67,8 @@ def _folded(network: Network, images: Tensor) -> Network:
 
 
 def _followers(network: nn.Module, images: Tensor) -> tuple[Tensor, list[tuple[Any, Any]]]:
-    """The output for `images`, and each convolution with the batch-norm that always takes its output."""
+    """Return the output for `images`, and each convolution with the batch-norm that always takes
+    its output."""
     last: list[tuple[nn.Module, Tensor]] = []
     calls = Counter[nn.Module]()
     followed = Counter[tuple[nn.Module, nn.Module]]()
