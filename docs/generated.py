@@ -814,9 +814,9 @@ _ADAPTATION = (
 
 def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
     """The verdict of one run, and the initial weights and the result on held-out images."""
-    said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
-    said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
-    said = said.removeprefix("these labels show ").replace("than start", "than initial weights")
+    _, _, said = row["verdict"].partition(": ")  # after the conclusion
+    said = said.partition(":")[0].removeprefix("result is ").removeprefix("these labels show ")
+    said = said.replace("than start", "than initial weights")
     changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
     shown = [
         f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace(
