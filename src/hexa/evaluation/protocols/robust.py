@@ -53,7 +53,7 @@ class RobustOptions(Config):
     """Options of every preset of the protocol `robust`."""
 
     images: int | None = pydantic.Field(default=None, gt=0)
-    """Number of test images, the same ones for every backbone and seed (default: all)."""
+    """Number of test images, the same ones for every backbone and seed; none scores all."""
 
 
 class CorruptionOptions(RobustOptions):
