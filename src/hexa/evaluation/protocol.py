@@ -127,6 +127,7 @@ class Protocol:
     """A protocol is the `PROTOCOL` of a module of `hexa.evaluation.protocols`, whose file name is the protocol's."""
 
     run: Callable[[Task, Any], Outcome]
+    """(task, options) -> the metrics and their details."""
     presets: Mapping[str, Config]
     """Complete options under the name of the publication or use they come from; the first is the default."""
     identity: Callable[[str, Any], str]
