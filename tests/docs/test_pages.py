@@ -41,7 +41,7 @@ BLOCK = re.compile(
 #: Training and test images of CIFAR-10 that a page gets in place of all.
 FEW_IMAGES = 512
 #: The most words of all pages.
-WORDS = 26_600
+WORDS = 25_000
 
 
 @dataclass(frozen=True)
