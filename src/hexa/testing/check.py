@@ -76,7 +76,7 @@ def looks_wrong(experiment: Experiment) -> str:
     noise = 0.1 * torch.randn(embedding.shape, generator=generator, dtype=embedding.dtype)
     loss = method.loss(embedding, labels)
     moved = float((method.loss(embedding + noise, labels) - loss).detach().abs().max())
-    shifted = float((method.loss(embedding + noise[:1, :1], labels) - loss).abs().max())
+    shifted = float((method.loss(embedding + noise[:1, :1], labels) - loss).detach().abs().max())
     if not 0 < moved < math.inf or shifted > 1e-6 * moved:
         return ""
     return (
