@@ -69,4 +69,4 @@ if __name__ == "__main__":
     page.parent.mkdir(exist_ok=True)
     page.write_text(terminal())
     shoot(page, "terminal", 330, 990)
-    shoot(ROOT / "build/compare/compare.html", "compare", 1500)
+    shoot(ROOT / "build/compare/compare.html", "compare", 1000)
