@@ -60,7 +60,7 @@ def pretrain(
 
     `recipe` is a name that `hexa recipes` lists, `file.py:function`, or an Experiment. `data` is a source such as
     "digits" or "folder:photos"; `out` the run folder, "runs/RECIPE" if not given; `start` the weights to begin from, a
-    run, a file, "timm:NAME" or "python:MODULE:CALLABLE", whose network, normalisation and image size are taken over.
+    run, a file or "timm:NAME", whose network, normalisation and image size are taken over.
     Further fields of the experiment are given by their dotted path:
     `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
 

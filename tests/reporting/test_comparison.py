@@ -19,8 +19,8 @@ def test_run_differences(make_run: MakeRun) -> None:
 
 
 def test_run_facts(make_run: MakeRun) -> None:
-    """Facts name what differs from the defaults."""
+    """Facts of configuration and environment."""
     facts = dict(comparison.facts(read_run(make_run())))
-    assert facts["Hard examples"] == "adversarial, cutmix (weight 0.5)"
+    assert facts["Hard examples"] == "adversarial, cutmix"
     assert facts["Learning rate"] == "0.06"
     assert facts["Precision"] == "fp32"

@@ -86,7 +86,7 @@ def test_report_content(make_run: MakeRun, tmp_path: Path) -> None:
     for text in (
         "digits-hexa-moco",
         "moco",
-        "adversarial, cutmix (weight 0.5)",
+        "adversarial, cutmix",
         "finished",
         "Some CPU",
         "128",

@@ -126,7 +126,7 @@ def duration(text: str) -> float:
 
 
 SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
-BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
+BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:FILE.py:CALLABLE · random:NAME"
 DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology"
 BACKBONE = option("BACKBONE", BACKBONES)
 DATA = option("--data SOURCE", SOURCES, required=True)

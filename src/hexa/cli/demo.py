@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hexa import recipes
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.recipes.experiment import Experiment, fields_of, load as load_experiment, override
+from hexa.recipes.experiment import Experiment, load as load_experiment, override
 from hexa.reporting.report import report
 from hexa.reporting.tables import Table
-from hexa.run.folder import PATIENCE, is_ours, mine
+from hexa.run.folder import PATIENCE
 from hexa.run.names import CONFIG, LOCK
 from hexa.run.run import pretrain, resume
 from hexa.runtime.console import Console
@@ -45,9 +43,8 @@ over them; pixels moved by up to ε grey levels of 255; digits come in steps of 
 def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> None:
     """Pre-train both, evaluate all four, print the table, write `out`/report.html.
 
-    An existing run of the same experiment is resumed, so that a second demo ends at once; one of
-    another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
-    demo is under way there.
+    An existing run of the same experiment is resumed, so that a second demo ends at once. Raises UserError for a folder
+    that holds something else, and if another demo is under way there.
     """
     what = f"is already running the demo in {out}; wait until it ends, or give another --out"
     console = console or Console()
@@ -55,13 +52,14 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
         folders = {name: out / recipe for name, recipe in ARMS.items()}
         experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
         for name, folder in folders.items():
-            _clear(folder, experiments[name])
-        for name, folder in folders.items():
-            console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
-            if (folder / CONFIG).is_file():
+            experiment = experiments[name]
+            console.rule(f"{name}: {experiment.epochs} epochs without labels", align="left")
+            if not (folder / CONFIG).is_file():
+                pretrain(experiment, folder, console=console)
+            elif load_experiment(folder / CONFIG) == experiment:
                 resume(folder, console=console)
             else:
-                pretrain(experiments[name], folder, console=console)
+                raise UserError(f"{folder}: holds another run; remove it, or give another --out")
 
         # the images are 8×8: as features, all 64 grey values (three times)
         backbones = {"raw pixels": "pixels:8", "random init": f"random:{folders['MoCo-v2']}"}
@@ -80,22 +78,6 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
 
 def _experiment(recipe: str, epochs: int | None) -> Experiment:
     return override(recipes.get(recipe), {} if epochs is None else {"epochs": epochs})
-
-
-def _clear(folder: Path, experiment: Experiment) -> None:
-    """Remove what an older demo left there, if it can't be gone on with; nothing that isn't a demo's."""
-    config = folder / CONFIG
-    if not config.is_file():
-        if folder.exists():
-            is_ours(folder)  # says what is wrong with it, unless it is as good as empty
-        return
-    with suppress(UserError):  # a config of another version
-        if load_experiment(config) == experiment:
-            return
-    if fields_of(config).get("recipe") != experiment.recipe:
-        raise UserError(f"{folder}: holds a run of another recipe; give another --out")
-    with mine(folder):  # nobody trains it
-        shutil.rmtree(folder)
 
 
 def _row(name: str, backbone: str) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -152,20 +152,14 @@ def load(path: Path | str) -> Experiment:
 
 def fields_of(path: Path) -> dict[str, Any]:
     """What a config.yaml holds, whether or not it is an experiment. Raises UserError that names the file."""
-    if path.is_dir():
-        raise UserError(
-            f"{path}: is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}"
-        )
     try:
-        text = parsing.read_text(path, parsing.MOST_YAML)
+        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
     except OSError as error:
         raise UserError(
             f"{path}: {error.strerror or error}; give the path of a config.yaml"
         ) from None
-    try:
-        fields = parsing.from_yaml(text)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     if not isinstance(fields, dict):
         raise UserError(
             f"{path}: holds no fields; a config.yaml of a run shows what one looks like"

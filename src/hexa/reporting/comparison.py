@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hexa.reporting.runs import Record, Run, flatten, is_number
-from hexa.reporting.tables import NOTHING, Table, format_duration, format_number, text
+from hexa.reporting.runs import Run, flatten, is_number
+from hexa.reporting.tables import NOTHING, Table, format_duration, text
 
 #: The key facts of a configuration: label and dotted path.
 _FACTS = {
@@ -21,17 +21,15 @@ _FACTS = {
     "Precision": "training.precision",
     "Seed": "seed",
 }
-#: Fields of environment.json about when and by whom, not on what.
-_OF_ONE_RUN = ("time", "command", "launcher", "resumed")
 
 
 def facts(run: Run) -> list[tuple[str, str]]:
     """The key facts of a run that its configuration has: (label, text)."""
     fields = flatten(run.config)
     shown = {label: fields[path] for label, path in _FACTS.items() if path in fields}
-    if run.config:
-        hard = run.config.get("hard_examples")
-        shown["Hard examples"] = _hard_examples(hard if isinstance(hard, dict) else {})
+    hard = run.config.get("hard_examples")
+    if isinstance(hard, dict):
+        shown["Hard examples"] = ", ".join(map(str, hard)) or "none"
     if "precision" in run.environment:
         shown["Precision"] = run.environment["precision"]
     if run.seconds is not None:
@@ -51,19 +49,7 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
 
     A part that some runs lack altogether, such as a hard example, is one row; its fields follow where they differ.
     """
-    return _differing([flatten(run.config) for run in runs], names)
-
-
-def other_environments(runs: Sequence[Run], names: Sequence[str]) -> Table:
-    """The same for what they ran on: versions, machine, precision; not when, and not by which command."""
-    flat = []
-    for run in runs:
-        kept = {key: value for key, value in run.environment.items() if key not in _OF_ONE_RUN}
-        flat.append(flatten(kept))
-    return _differing(flat, names)
-
-
-def _differing(flat: Sequence[Record], names: Sequence[str]) -> Table:
+    flat = [flatten(run.config) for run in runs]
     rows: dict[str, tuple[str, ...]] = {}
     paths = dict.fromkeys(path for fields in flat for path in fields)
     for path in sorted(paths, key=lambda path: "." in path):
@@ -78,22 +64,3 @@ def _differing(flat: Sequence[Record], names: Sequence[str]) -> Table:
             rows[path] = (path, *cells)
     header = ("field", *names)
     return Table(header, tuple(rows.values()), leading=len(header))
-
-
-def _hard_examples(fields: Record) -> str:
-    """The hard examples with what differs from the defaults: source, weight, start."""
-    names = []
-    for name, example in fields.items():
-        example = example if isinstance(example, dict) else {}
-        source = example.get("source", "std")
-        weight = example.get("weight", 1)
-        start = example.get("start", 0)
-        remarks = []
-        if source != "std":
-            remarks.append(f"of {text(source)}")
-        if is_number(weight) and weight != 1:
-            remarks.append(f"weight {format_number(weight)}")
-        if is_number(start) and start:
-            remarks.append(f"from {start:.0%} of training")
-        names.append(f"{name} ({', '.join(remarks)})" if remarks else str(name))
-    return ", ".join(names) or "none"

@@ -46,7 +46,6 @@ def render(runs: Sequence[Run]) -> str:
         "seeds": scores.over_seeds(runs, names),
         "verdicts": scores.verdicts(runs, names),
         "differences": comparison.differences(runs, names),
-        "environments": comparison.other_environments(runs, names),
         "published": references.tables(runs, names),
     }
     pages = [

@@ -41,11 +41,10 @@ def _arms(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[int]]:
         fields = {path: value for path, value in run.config.items() if path != "seed"}
         key = json.dumps(fields, sort_keys=True, default=str) if run.config else f"run {number}"
         arms.setdefault(key, []).append(number)
-    named = {}
-    for members in arms.values():
-        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
-        named[names[members[0]] + more] = members
-    return named
+    return {
+        names[members[0]] + (f" and {len(members) - 1} more" if members[1:] else ""): members
+        for members in arms.values()
+    }
 
 
 def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
@@ -59,10 +58,10 @@ def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         return []
     said = []
     for (named, images, metric), cells in _collected([[run] for run in runs], _accuracies):
-        of_seeds = []
-        for members in arms.values():
-            scored = [number for number in members if cells[number]]
-            of_seeds.append({runs[one].config.get("seed"): cells[one][-1] for one in scored})
+        of_seeds = [
+            {runs[one].config.get("seed"): cells[one][-1] for one in members if cells[one]}
+            for members in arms.values()
+        ]
         if all(of_seeds):
             said.append(f"{named} on {images}: {_difference(list(arms), of_seeds, metric)}")
     return said
@@ -127,13 +126,10 @@ def newest(run: Run) -> list[Record]:
 
 def protocol(result: Record) -> str:
     """The protocol id, with the preset where it is not the only one."""
+    named = text(result.get("protocol", "?"))
     preset = result.get("preset")
-    named = (
-        preset is not None
-        and preset != "default"
-        and str(preset) not in str(result.get("protocol"))
-    )
-    return text(result.get("protocol", "?")) + (f" {text(preset)}" if named else "")
+    is_told = preset in (None, "default") or str(preset) in named
+    return named if is_told else f"{named} {text(preset)}"
 
 
 def data(result: Record) -> str:
@@ -147,9 +143,8 @@ def _encoder(result: Record) -> str:
     """Which network was evaluated, and which of its batch-norms."""
     facts = result.get("backbone_facts")
     facts = facts if isinstance(facts, dict) else result
-    return " · ".join(
-        text(facts[key]) for key in ("encoder", "branch") if facts.get(key) is not None
-    )
+    known = [facts.get(key) for key in ("encoder", "branch")]
+    return " · ".join(text(one) for one in known if one is not None)
 
 
 def _listed(run: Run) -> Table:
@@ -190,8 +185,8 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Tab
     """
     runs = [run for members in arms for run in members]
     several = any(len({_encoder(result) for result in run.results}) > 1 for run in runs)
-    rows = list[tuple[str, ...]]()
-    best = set[tuple[int, int]]()
+    rows: list[tuple[str, ...]] = []
+    best: set[tuple[int, int]] = set()
     for labels, cells in _collected(arms, _metrics, several):
         values = [[value for value, _ in cell] for cell in cells]
         best |= {(len(rows), len(labels) + arm) for arm in best_of(values)}
@@ -223,12 +218,12 @@ def _collected(
 def _metrics(result: Record) -> dict[str, Score]:
     """The metrics with their standard deviations, which are metrics of their own in the file, as are intervals."""
     numbers = {str(name): value for name, value in result["metrics"].items() if is_number(value)}
-    scores = {}
-    for name, value in numbers.items():
-        own, _, kind = name.rpartition("_")
-        if kind not in ("std", "interval") or own not in numbers:
-            scores[name] = (float(value), numbers.get(f"{name}_std"))
-    return scores
+    extra = {f"{name}_{kind}" for name in numbers for kind in ("std", "interval")}
+    return {
+        name: (float(value), numbers.get(f"{name}_std"))
+        for name, value in numbers.items()
+        if name not in extra
+    }
 
 
 def _shown(scores: Sequence[Score]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,25 +33,28 @@ def write(
     title: str,
     summary: str,
     found: Sequence[Found],
-    picture: Callable[[int], Picture],
+    paths: Sequence[str],
+    previews: Sequence[bytes],
     asked: Picture | None = None,
 ) -> Path:
     """Write the page of groups, of outliers with the images nearest to them, or of images like one.
 
-    picture: of the image at a place. asked: the image that others are like.
+    paths, previews: of the image at each place. asked: the image that others are like.
     """
-    rows = [] if asked is None else [("", [asked])]
-    for one in found[:_ROWS]:
-        own = [picture(place) for place in (one.places + (one.nearest or []))[:_PICTURES]]
-        left = len(one.places) - _PICTURES
-        more = f" · {left} more are not shown" if left > 0 else ""
-        rows.append((heading(one) + more, own))
-    if asked is not None:  # all in one row
-        answers = [
-            Picture(own[0].source, own[0].path, f"{one.similarity:.3f}")
-            for one, (_, own) in zip(found, rows[1:], strict=False)
-        ]
+
+    def picture(place: int, said: str = "") -> Picture:
+        return Picture(source_of(previews[place]), paths[place], said)
+
+    rows = []
+    if asked is not None:
+        answers = [picture(one.places[0], f"{one.similarity:.3f}") for one in found[:_ROWS]]
         rows = [("asked for", [asked]), ("most like it", answers)]
+    else:
+        for one in found[:_ROWS]:
+            pictures = [picture(place) for place in (one.places + (one.nearest or []))[:_PICTURES]]
+            left = len(one.places) - _PICTURES
+            more = f" · {left} more are not shown" if left > 0 else ""
+            rows.append((heading(one) + more, pictures))
     left = len(found) - _ROWS
     content = rendered(
         "search.html",
@@ -69,13 +72,10 @@ def heading(found: Found) -> str:
     """A row's title: the similarities of a group, or the score of an outlier."""
     if found.score is not None:
         return f"unusual {found.reason}, score {found.score:.1f}; then the images nearest to it"
-    if found.lowest is None:
-        return f"{found.similarity:.3f}"
-    return f"{counted(len(found.paths), 'image')}, similarity {found.lowest:.3f} to {found.similarity:.3f}"
+    similarity = f"{found.lowest:.3f} to {found.similarity:.3f}"
+    return f"{counted(len(found.paths), 'image')}, similarity {similarity}"
 
 
-def source_of(preview: bytes | None) -> str:
+def source_of(preview: bytes) -> str:
     """A JPEG as a source of an <img>; empty for anything else."""
-    if preview is None or not preview.startswith(_JPEG):
-        return ""
-    return data_uri("image/jpeg", preview)
+    return data_uri("image/jpeg", preview) if bytes(preview[:3]) == _JPEG else ""

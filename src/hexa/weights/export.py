@@ -53,7 +53,7 @@ def export(
     safetensors and onnx alone. given: mean, std, size, crop or interpolation instead of the backbone's own. Raises
     UserError; then an existing file is unchanged, and no new one left.
 
-    Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
+    Returns target, network, tensors, largest_difference of features, bytes, and load: a line of
     Python that reads the file. progress: told of the stages.
     """
     out = Path(out)
@@ -65,7 +65,7 @@ def export(
         problem = "not a network that hexa can build"
         raise UserError(f"{run}: {problem}; export a run or a file of weights")
     network = _plain(config, to)  # raises before anything is written
-    report: dict[str, Any] = {"target": to, "network": describe_network(config)}
+    report: dict[str, Any] = {"target": to, "network": config.name}
 
     def written(file: BinaryIO) -> None:
         """Write the file, load it back and compare features."""
@@ -93,9 +93,6 @@ def export(
     write_whole(out, written)
     if "note" in backbone.info:
         report["note"] = backbone.info["note"]
-    if backbone.preparation.crop < 1 and to != "onnx":
-        whole = f"hexa takes square images of at most {backbone.image_size} px whole"
-        report["crop"] = f"{whole}; others do with --crop 1"
     return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 
@@ -115,23 +112,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     """The file as others read it."""
     with by_plain_name(path) as name:
         return safetensors.torch.load_file(name)
-
-
-def describe_network(config: NetworkConfig) -> str:
-    """How to build the network of the exported weights."""
-    if config.streams != "one":
-        each = describe_network(config.model_copy(update={"streams": "one"}))
-        return f"two streams, of L and of a and b, each {each} of 1 or 2 channels"
-    if config.name == "small-resnet":
-        channels = f", channels={config.channels}" if config.channels != 3 else ""
-        stem = ", stem='cosine'" if config.stem == "cosine" else ""
-        sizes = f"{config.widths}, stem_stride={config.stem_stride}"
-        return f"hexa.nn.backbones.SmallResNet({sizes}{channels}{stem})"
-    name = _created(config) if _options(config) else config.name
-    if not config.small_stem:
-        return name
-    padding = config.options.get("stem_padding", 1)
-    return f"{name} with a 3×3 stem of stride 1, padding {padding}, and no max-pool"
 
 
 def _created(config: NetworkConfig, more: str = "") -> str:
@@ -218,25 +198,22 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
 
 def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     """The network that a file for `to` must load into; None for onnx. Raises UserError if there is none."""
-    if to in ("safetensors", "onnx"):
-        return None if to == "onnx" else backbones.build(config)
-    if config.streams != "one":
+    if to == "onnx":
+        return None
+    if to != "safetensors" and config.streams != "one":
         problem = "no other library has networks of two streams"
         raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
-    if config.channels != 3 and to != "timm":
-        problem = f"its networks take 3 channels, this one {config.channels}"
-        raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
-    if config.name == "small-resnet" or to == "timm":
+    if to != "torchvision" or config.name == "small-resnet":
         return backbones.build(config)
-    is_known = config.name in torchvision.models.list_models()
-    if not is_known or config.options.keys() - {"stem_padding"}:
-        problem = f"it has no network '{config.name}'"
+    network: nn.Module | None = None
+    if config.name in torchvision.models.list_models():
+        network = torchvision.models.get_model(config.name, weights=None)
+    has_options = bool(config.options.keys() - {"stem_padding"})
+    if not isinstance(network, torchvision.models.ResNet) or has_options or config.channels != 3:
+        problem = f"torchvision has no such network ({config.name})"
         raise UserError(f"--to {to}: {problem}; export --to timm or safetensors")
-    network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
-    if not isinstance(network, torchvision.models.ResNet):
-        raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")
     network.fc = nn.Identity()
     if not config.small_stem:
-        return cast(nn.Module, network)
+        return network
     padding = cast(int, config.options.get("stem_padding", 1))
     return backbones.use_small_stem(network, config.name, padding)

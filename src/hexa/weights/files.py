@@ -1,7 +1,7 @@
 """Reads named tensors from untrusted files in bounded time and memory, without running code in them.
 
-Files are not believed: claimed sizes are compared with the file before memory is allocated, and tensors that are used
-with the checksums that the file has of its parts.
+Files are not believed: claimed sizes are compared with the file before memory is allocated, and its parts with the
+checksums that it has of them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import pickle
 import re
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -47,28 +46,13 @@ class Weights:
     """Tensors of a file by name, on the CPU. Those of a checkpoint are read from the disk when they are used.
 
     A tensor that is nested in mappings is called by its path: `teacher.backbone.cls_token`. containers: the paths of
-    these mappings, such as `teacher.`, and "" for the file. metadata: of a safetensors file. sums: (bytes, CRC-32) of
-    the parts of a checkpoint, if it has them.
+    these mappings, such as `teacher.`, and "" for the file. metadata: of a safetensors file.
     """
 
     where: str
     state: dict[str, Tensor]
     containers: tuple[str, ...] = ("",)
     metadata: dict[str, str] = field(default_factory=dict)
-    sums: frozenset[tuple[int, int]] | None = None
-
-    def check(self, used: State) -> None:
-        """Raise Unreadable if tensors that are used do not match their checksums."""
-        for name, value in used.items() if self.sums is not None else ():
-            storage = value.untyped_storage()
-            own = (
-                storage.nbytes(),
-                zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data),
-            )
-            if own not in (self.sums or ()):
-                raise Unreadable(
-                    f"{self.where}: damaged: {name} does not match its checksum in the file"
-                )
 
 
 def read(path: Path) -> Weights:
@@ -78,68 +62,54 @@ def read(path: Path) -> Weights:
     try:
         with path.open("rb") as file:
             begin = file.read(40)
-        if path.suffix == ".safetensors":
-            return _checked(_safetensors(path))
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
-    if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
+    is_zip = begin.startswith(_ZIP)
+    if path.suffix not in (".safetensors", ".pkl") and not (is_zip or begin.startswith(_PICKLE)):
         # an error page, a Git LFS pointer …
         text = f": it begins with {begin!r}" if begin.isascii() else ""
         raise Unreadable(f"{path}: not a checkpoint{text}; give a file of weights")
-    sums = None
+    metadata = {}
     try:
-        if path.suffix == ".pkl":
-            data = arrays.read(path)
-        elif begin.startswith(_ZIP):
-            sums = _sums(path)
-            with by_plain_name(path) as name, _reading():
-                data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
-        else:
-            with _reading():
-                data = torch.load(path, map_location="cpu", weights_only=True)
+        with by_plain_name(path) as name, _reading():
+            if path.suffix == ".safetensors":
+                with safetensors.safe_open(name, framework="pt") as tensors:
+                    data = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118  (it is not a mapping)
+                    metadata = tensors.metadata() or {}
+            elif path.suffix == ".pkl":
+                data = arrays.read(path)
+            else:
+                if is_zip:
+                    _check_parts(path)
+                data = torch.load(name, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise _refusal(path, error) from None
     state, containers = _flat(data)
     if not state:
         raise Unreadable(f"{path}: has no named tensors; give a checkpoint with a state_dict")
-    return _checked(Weights(str(path), state, containers, sums=sums))
+    return _checked(Weights(str(path), state, containers, metadata))
 
 
 def read_all(paths: Sequence[Path], where: str) -> Weights:
     """The tensors of several files (shards) as those of one. Raises Unreadable."""
     shards = [read(path) for path in paths]
     state = {name: value for shard in shards for name, value in shard.state.items()}
-    sums = [shard.sums for shard in shards if shard.sums is not None]
-    whole = frozenset().union(*sums) if len(sums) == len(shards) else None
     containers = tuple(dict.fromkeys(path for shard in shards for path in shard.containers))
-    metadata = shards[0].metadata if len(shards) == 1 else {}
-    return Weights(where, state, containers, metadata, whole)
+    return Weights(where, state, containers)
 
 
-def _safetensors(path: Path) -> Weights:
-    try:
-        with by_plain_name(path) as name, safetensors.safe_open(name, framework="pt") as file:
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is not a mapping)
-            return Weights(str(path), state, metadata=file.metadata() or {})
-    except Exception as error:  # its own, and torch's for types that torch lacks
-        raise Unreadable(
-            f"{path}: not a complete safetensors file ({reason(error)}); copy it again"
-        ) from None
-
-
-def _sums(path: Path) -> frozenset[tuple[int, int]] | None:
-    """Sizes and checksums of a zip archive's parts; None if it has none. Raises for others than torch's."""
+def _check_parts(path: Path) -> None:
+    """Raise ValueError unless the parts of a zip archive are stored as they are and match their checksums."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
-        if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        is_stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+        if not is_stored or sum(part.file_size for part in parts) > path.stat().st_size:
             raise ValueError("its parts are compressed")
-        named = {part.filename.partition("/")[2]: part for part in parts}
-        if not named["data.pkl"].CRC:
-            return None
-        for name in named.keys() & {"data.pkl", "byteorder"}:
-            if archive.read(named[name]) == b"big":  # torch turns the bytes as it reads
-                return None
-    return frozenset((part.file_size, part.CRC) for part in parts)
+        # torch can be told to leave checksums out
+        has_sums = any(part.CRC for part in parts if part.filename.endswith("/data.pkl"))
+        damaged = archive.testzip() if has_sums else None
+        if damaged is not None:
+            raise ValueError(f"damaged: {damaged} does not match its checksum")
 
 
 def _refusal(path: Path, error: Exception) -> Unreadable:
@@ -150,11 +120,9 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
             f"{path}: refused: it has more than tensors and numbers, and reading that would run code (it names "
             f"{named[1] or named[2]}); if you trust it, save only its state_dict (see docs/faq.md)"
         )
-    first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
-    says_little = len(first) <= 10 or first.startswith("Weights only load failed")
-    words = "not in a format that torch writes" if says_little else first
+    words = reason(error).partition(". ")[0]
     return Unreadable(
-        f"{path}: not a complete checkpoint ({words}); give a file of weights, or copy this one again"
+        f"{path}: not a complete file of weights ({words}); copy it again, or give another one"
     )
 
 
@@ -193,17 +161,7 @@ def _checked(weights: Weights) -> Weights:
     for name, value in weights.state.items():
         if not name.isprintable() or len(name) > _LONGEST:
             raise Unreadable(f"{weights.where}: a tensor has an invalid name: {name[:60]!r}")
-        kinds = {
-            "nested": value.is_nested,
-            "quantized": value.is_quantized,
-            "complex": value.is_complex(),
-        }
-        kinds |= {
-            "sparse": value.layout != torch.strided,
-            "without data": value.device.type != "cpu",
-        }
-        for kind in (kind for kind, found in kinds.items() if found):
-            raise Unreadable(
-                f"{weights.where}: {name} is {kind}; weights are plain tensors of real numbers"
-            )
+        is_stored = value.layout == torch.strided and value.device.type == "cpu"
+        if not is_stored or value.is_nested or value.is_quantized or value.is_complex():
+            raise Unreadable(f"{weights.where}: {name} is not a plain tensor of real numbers")
     return weights

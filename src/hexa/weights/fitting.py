@@ -10,50 +10,36 @@ from torch import Tensor, nn
 from hexa.config import UserError, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.weights.files import State
-from hexa.weights.parts import below
+from hexa.weights.files import State, Weights
+from hexa.weights.parts import choose, find
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-#: Parts of the names of momentum twins, which have the same keys as the encoder.
-_TWINS = {"key", "encoder_k", "momentum", "teacher", "target", "ema"}
 
 
 def find_backbone(
-    state: State, network: nn.Module, where: str, branch: str = "main"
+    weights: Weights, network: nn.Module, branch: str = "main"
 ) -> tuple[dict[str, Tensor], str]:
     """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
 
-    A prefix with all keys of the network is a candidate. Of several, the first that is not a momentum twin is chosen,
-    but of a student and its teacher the teacher (DINO). branch: the set of batch-norms
-    (`bn1.aux.weight`) that takes the place of the main one (`bn1.weight`).
+    Of several encoders `parts.choose` takes one: no momentum twin, but of a student and its teacher the teacher (DINO).
+    branch: the set of batch-norms (`bn1.aux.weight`) that takes the place of the main one (`bn1.weight`).
     """
     own = network.state_dict()
-    first = next(iter(own))
-    words = {
-        key.removesuffix(first): f".{key}".split(".")
-        for key in state
-        if f".{key}".endswith(f".{first}")
-    }
-    whole = [prefix for prefix in words if all(prefix + key in state for key in own)]
+    whole = [part for part in find(weights, own) if own.keys() <= part.state.keys()]
     if not whole:
         problem = "does not have the network in config.yaml; one of the two has been changed"
-        raise UserError(f"{where}: {problem}")
-    has_student = any("student" in words[prefix] for prefix in whole)
-    unwanted = {
-        prefix: "teacher" not in words[prefix] if has_student else bool(_TWINS & {*words[prefix]})
-        for prefix in whole
-    }
-    chosen = min(whole, key=unwanted.__getitem__)
-    found = below(state, chosen)
+        raise UserError(f"{weights.where}: {problem}")
+    chosen, _ = choose(whole, None, weights.where, "NETWORK")
+    found = chosen.state
     if branch != "main":
         mark = f".{branch}."
         plain = {key.replace(mark, "."): value for key, value in found.items() if mark in key}
         if not plain.keys() & found.keys():
             problem = f"its backbone has no batch-norms '{branch}'; give the branch main"
-            raise UserError(f"{where}: {problem}")
+            raise UserError(f"{weights.where}: {problem}")
         found |= {key: value for key, value in plain.items() if key in found}
-    return found, owner(chosen)
+    return found, owner(chosen.prefix)
 
 
 def owner(path: str) -> str:
@@ -79,8 +65,9 @@ def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") ->
     for key, value in plain.items():
         if own[key].is_floating_point() and value.dtype not in _REAL:
             kind = str(value.dtype).removeprefix("torch.")
-            must = "weights must be floats of 16 bits or more"
-            raise UserError(f"{where}: {key} has type {kind}; {must}")
+            raise UserError(
+                f"{where}: {key} has type {kind}; weights must be floats of 16 bits or more"
+            )
         # masks may be infinite
         is_number = key in learnt or key.endswith(("running_mean", "running_var"))
         if is_number and not value.isfinite().all():

@@ -43,27 +43,16 @@ _CHUNKED_BLOCK = re.compile(r"\bblocks\.\d+\.(\d+\.)")
 _COMPUTED = re.compile(r"(.*\.)?(relative_position_index|attn_mask|attention_bias_idxs)")
 
 
-class Foreign(NamedTuple):
-    """The backbone in a file of other software."""
-
-    config: NetworkConfig
-    preparation: Preparation
-    state: dict[str, Tensor]
-    """With timm's names."""
-    prefix: str
-    """The path of the network in the file."""
-    notes: tuple[str, ...] = ()
-    """What a user should know of the choices that were made."""
-
-
-class _Match(NamedTuple):
-    """A part of a file as a network of timm."""
+class Match(NamedTuple):
+    """A part of a file of other software as a network of timm."""
 
     part: Part
     config: NetworkConfig
     outline: nn.Module
     state: dict[str, Tensor]
+    """With timm's names."""
     notes: list[str]
+    """What a user should know of the choices that were made."""
     problem: str
     """Which tensors do not fit; empty if all do."""
 
@@ -73,8 +62,8 @@ def foreign_state(
     name: str | None = None,
     described: NetworkConfig | None = None,
     preparation: Preparation | None = None,
-) -> Foreign:
-    """The backbone in a file of other software.
+) -> tuple[Match, Preparation]:
+    """The backbone in a file of other software, and how images are prepared for it.
 
     name: what the user wrote after FILE#, if key names are not enough. described, preparation: by a config.json.
     Otherwise images are prepared as the file's own normalisation or the published code of its software says, by timm's
@@ -91,7 +80,6 @@ def foreign_state(
         problem = f"no network is recognised by these key names ({some(weights.state)})"
         raise UserError(f"{asked.where}: {problem}; {_remedy(weights, asked)}")
     match = _match(weights, asked, config)
-    weights.check(match.part.state)
     config = match.config
     if match.problem:
         problem = f"not the state of {config.name}: {match.problem}"
@@ -104,7 +92,7 @@ def foreign_state(
         origins = {**preparation.origins, "mean": origin, "std": origin}
         mean, std = own
         preparation = replace(preparation, mean=mean, std=std, origins=origins)
-    return Foreign(config, preparation, match.state, match.part.prefix, tuple(match.notes))
+    return match, preparation
 
 
 def _plain(state: State) -> dict[str, Tensor]:
@@ -143,7 +131,7 @@ def _convolutions(state: State) -> set[tuple[Any, ...]]:
     return {(name, *value.shape[:2]) for name, value in state.items() if value.ndim == 4}
 
 
-def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> _Match:
+def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> Match:
     """The part of a file that is most like a network. Raises UserError if there are several, or unknown tensors."""
     where = f"{asked.where}#{config.name}"
     own = backbones.outline(config).state_dict()
@@ -159,15 +147,18 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> _Match:
         raise UserError(f"{where}: the network must be one of {', '.join(NETWORKS[family])}")
     unknown = [] if asked.part else parts.unknown_beside(weights, part, found)
     if unknown:
-        named = f"{where}:{part.prefix.rstrip('.')}"
-        remedy = f"if its features do not need them, name the network's part: {named}"
-        problem = f"unknown tensors beside the network: {some(unknown)}"
-        raise UserError(f"{asked.where}: {problem}; {remedy}")
+        remedy = (
+            "if its features do not need them, name the network's part: "
+            f"{where}:{part.prefix.rstrip('.')}"
+        )
+        raise UserError(
+            f"{asked.where}: unknown tensors beside the network: {some(unknown)}; {remedy}"
+        )
     config = variant(config, part, weights, asked, notes)
     outline = backbones.outline(config)
     own = outline.state_dict()
     state = converted(part, outline, config.name)
-    return _Match(part, config, outline, state, notes, misfit(own, own_branch(state, own)))
+    return Match(part, config, outline, state, notes, misfit(own, own_branch(state, own)))
 
 
 def converted(part: Part, outline: nn.Module, name: str) -> dict[str, Tensor]:
@@ -247,29 +238,20 @@ def _of_size(preparation: Preparation, outline: Any) -> Preparation:
 
 def _remedy(weights: Weights, asked: Asked) -> str:
     """What a user can do about a file that does not fit: a network that fits, if one is found."""
-    for candidate in _candidates(weights):
-        if candidate != asked.plain and _fits(weights, asked, candidate):
-            return f"it fits {candidate}: give {asked.where}#{candidate}"
-    if asked.name is None:
-        return f"if timm has this network, name it: {asked.where}#NETWORK"
+    for name in _candidates(weights):
+        with contextlib.suppress(UserError):
+            named = asked._replace(name=name)
+            if not _match(weights, named, NetworkConfig(name=name)).problem:
+                return f"it fits {name}: give {asked.where}#{name}"
     return (
-        f"name the network of timm that it was saved from: {asked.where}#NETWORK; if it was built "
-        "with other options, give a function that returns it: python:FILE.py:CALLABLE"
+        f"name the network of timm that it was saved from: {asked.where}#NETWORK; if timm does not "
+        "have it, give a function that returns it: python:FILE.py:CALLABLE"
     )
-
-
-def _fits(weights: Weights, asked: Asked, name: str) -> bool:
-    """True if a file loads as this network."""
-    named = asked._replace(name=name)
-    with contextlib.suppress(UserError):
-        return not _match(weights, named, NetworkConfig(name=name)).problem
-    return False
 
 
 def _candidates(weights: Weights) -> list[str]:
     """Networks of timm that a file may have been saved from."""
-    nearest = _nearest(weights)
-    found = [] if nearest is None else [nearest]
+    found = [_nearest(weights) or ""]
     for value in weights.state.values():
         if value.ndim == 4 and value.shape[1] == 3 and value.shape[0] in WIDTHS:
             word = WIDTHS[value.shape[0]]

@@ -70,8 +70,9 @@ def of_metadata(weights: Weights) -> Description:
         info = _plain(fields["info"])
         content = fields["content"]
     if content != content_hash(weights.state):
-        problem = "its tensors do not match their checksum in the file"
-        raise Unreadable(f"{weights.where}: damaged: {problem}")
+        raise Unreadable(
+            f"{weights.where}: damaged: its tensors do not match their checksum in the file"
+        )
     return network, preparation, info
 
 
@@ -92,12 +93,12 @@ def of_config(path: Path) -> Description:
 def described(where: str, what: str) -> Iterator[None]:
     """Report fields that do not describe a network as `where: what (reason)`.
 
-    An error that names `where` itself is kept, since it says more.
+    An error that names `where`, or a file in it, is kept, since it says more.
     """
     try:
         yield
     except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        if isinstance(error, UserError) and str(error).startswith(f"{where}: "):
+        if isinstance(error, UserError) and str(error).startswith(where):
             raise
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
         said = f"it lacks {error}" if isinstance(error, KeyError) else reason(problem)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -99,9 +100,10 @@ class Backbone(nn.Module):
         self._seen = True
         low, high = (float(end) for end in torch.aminmax(images[0].detach()))
         if low < _DARKEST or high > _BRIGHTEST:
-            given = f"the first image has values from {low:.4g} to {high:.4g}"
-            remedy = "give pixels in [0, 1], such as images / 255, which the backbone normalises"
-            raise UserError(f"{given}; {remedy}")
+            raise UserError(
+                f"the first image has values from {low:.4g} to {high:.4g}; "
+                "give pixels in [0, 1], such as images / 255, which the backbone normalises"
+            )
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """The same network with another preparation of images; `deviations` has {name: [before, after]}.
@@ -148,13 +150,9 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
 
 def serialized(backbone: Backbone) -> bytes:
     """The content of a backbone's safetensors file."""
-    return safetensors.torch.save(tensors_of(backbone), metadata_of(backbone))
-
-
-def tensors_of(backbone: Backbone) -> dict[str, Tensor]:
-    """The state of a backbone's network on the CPU, as files store it."""
     state = backbone.network.state_dict()
-    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    return safetensors.torch.save(tensors, metadata_of(backbone))
 
 
 def load_backbone(
@@ -166,15 +164,12 @@ def load_backbone(
     checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`; FILE#NETWORK names the timm network if key names
     are not enough, FILE#NETWORK:PART one of several networks in the file · a folder of transformers, timm or OpenCLIP
     with a config.json · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
-    drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
+    drawn from `seed` · pixels:SIZE · python:FILE.py:CALLABLE, a function that returns a network (`external.External`).
     Only tensors are read from files, never code; `python:` runs the code that it names. Raises UserError.
 
     branch: which of its batch-norms; those other than main (aux, of an adversarial run) are only in checkpoints.
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
     """
-    if not isinstance(spec, str | Path | Backbone):
-        given_as = type(spec).__name__
-        raise UserError(f"a backbone is a name, a path or a loaded backbone, not a {given_as}")
     if isinstance(spec, Backbone) and branch not in ("main", spec.info.get("branch")):
         raise UserError(
             f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead"
@@ -251,9 +246,8 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     elif of_run:
         config, preparation, info = of_config(run / "config.yaml")
         network = outlined(config, f"{run / 'config.yaml'}")
-        state = below(weights.state, "method.") or weights.state
-        state, encoder = find_backbone(state, network, str(path), branch)
-        weights.check(state)
+        own = below(weights.state, "method.") or weights.state
+        state, encoder = find_backbone(replace(weights, state=own), network, branch)
         info |= {"encoder": encoder, "branch": branch, "checkpoint": path.name}
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
@@ -265,8 +259,9 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
 
 
 def _no_branch(spec: str, branch: str) -> UserError:
-    problem = f"batch-norms '{branch}' are kept only in the checkpoints of a run"
-    return UserError(f"{spec}: {problem}; give its folder")
+    return UserError(
+        f"{spec}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
+    )
 
 
 def _foreign(
@@ -276,13 +271,13 @@ def _foreign(
     preparation: Preparation | None = None,
 ) -> Backbone:
     """The backbone in a file of other software."""
-    found = foreign_state(weights, name, described, preparation)
-    info = {"encoder": found.prefix.rstrip(".") or "state dict"}
+    found, preparation = foreign_state(weights, name, described, preparation)
+    info = {"encoder": found.part.prefix.rstrip(".") or "state dict"}
     if found.notes:
         info["note"] = "; ".join(found.notes)
     network = filled(found.config, found.state, weights.where)
     check_periods(network, weights)
-    return Backbone(network, found.preparation, found.config, info)
+    return Backbone(network, preparation, found.config, info)
 
 
 # -- by name ----------------------------------------------------------------------------------------------------------
@@ -298,8 +293,10 @@ def _random(name: str, seed: int) -> Backbone:
         # images are prepared as for timm:NAME, to be comparable
         return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
     if not re.fullmatch(r"small-resnet(-\d+)+", name, re.ASCII):
-        known = "neither a run folder, a timm network nor small-resnet-16-32-64"
-        raise UserError(f"random:{name}: {known}; {nearest(name, timm.list_models())}")
+        raise UserError(
+            f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; "
+            f"{nearest(name, timm.list_models())}"
+        )
     with described(f"random:{name}", "not a network"):
         widths = tuple(int(width) for width in name.split("-")[2:])
         return random_backbone(NetworkConfig(name="small-resnet", widths=widths), 32, seed)

@@ -110,9 +110,10 @@ def unchanged(config: StartConfig) -> Backbone:
     backbone = of(config)
     sha256 = backbone.content_hash()
     if config.sha256 not in (None, sha256):
-        problem = f"has changed since this experiment began (SHA-256 {sha256}, not {config.sha256})"
-        remedy = "restore it, or begin a new experiment with --start"
-        raise UserError(f"start.weights: {config.weights} {problem}; {remedy}")
+        raise UserError(
+            f"start.weights: {config.weights} has changed since this experiment began (SHA-256 "
+            f"{sha256}, not {config.sha256}); restore it, or begin a new experiment with --start"
+        )
     return backbone
 
 
@@ -165,22 +166,16 @@ def convolves(network: nn.Module) -> bool:
 def stages(network: Any) -> dict[str, int]:
     """The stage of every parameter by name, as timm groups them: 0 for the stem, then stages or blocks.
 
-    Two streams have their stages in common. Raises UserError for a network that does not define its stages.
+    Raises UserError for a network that does not define its stages.
     """
-    if streams := getattr(network, "streams", None):
-        return {
-            f"{name}.{key}": n
-            for name, stream in streams.items()
-            for key, n in stages(stream).items()
-        }
     try:
         groups: dict[str, int] = group_parameters(
             network, network.group_matcher(coarse=True), reverse=True
         )
     except (AttributeError, AssertionError):
-        remedy = "leave out start.layer_decay and start.trainable_stages"
         raise UserError(
-            f"start: {type(network).__name__} does not define its stages; {remedy}"
+            f"start: {type(network).__name__} does not define its stages; "
+            "leave out start.layer_decay and start.trainable_stages"
         ) from None
     ranks = {stage: rank for rank, stage in enumerate(sorted(set(groups.values())))}
     return {name: ranks[stage] for name, stage in groups.items()}

@@ -17,10 +17,11 @@ from hexa.config import UserError, nearest, some
 from hexa.data.sources import labels
 from hexa.data.sources.fingerprint import digest, sample
 from hexa.data.sources.limits import read
-from hexa.data.sources.parquet import ArrowSource, half_of_memory, unpacked
+from hexa.data.sources.parquet import ArrowSource, unpacked
 from hexa.data.sources.source import reported
 from hexa.data.sources.splits import by_split
 from hexa.runtime import parsing
+from hexa.runtime.memory import usable_memory
 from hexa.runtime.packages import import_extra
 from hexa.runtime.paths import Inside, location
 
@@ -49,8 +50,7 @@ class HuggingFaceSource(ArrowSource):
         name, config, named = _parse(argument, spec)
         path = location(name)
         self.name = spec
-        other = "hf:NAME:CONFIG names one of several configs, hf:PATH a folder"
-        remedy = "give a folder that `datasets` can read" if path.exists() else other
+        remedy = "hf:NAME:CONFIG names one of several configs, hf:PATH a folder"
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
             inside = _inside(path, spec)
             self._open(_load(name, config, inside), named, split, inside)
@@ -62,7 +62,6 @@ class HuggingFaceSource(ArrowSource):
         split: str | None,
         inside: Inside,
     ) -> None:
-
         features = next(iter(tables.values())).features if tables else {}
         image, label, self.unfit_labels = _columns(features, named, self.name)
         table = tables[self._open_split(self.name, split, _splits(tables, label))]
@@ -197,11 +196,9 @@ def _built(path: Path, config: str | None, inside: Inside) -> Any:
     files = [file for split in (builder.config.data_files or {}).values() for file in split]
     _check_files(inside, files, "the folder")
     if not os.path.exists(builder.cache_dir):  # else unpacked before
-        tables = [Path(file) for file in files if file.endswith(".parquet")]
-        for table in tables:
-            remedy = "write it as several smaller files"
-            parts = unpacked([table], None, half_of_memory(), inside.spec, remedy)
-            for _ in parts:
+        remedy = "write it as several smaller files"
+        for table in (Path(file) for file in files if file.endswith(".parquet")):
+            for _ in unpacked([table], None, usable_memory() // 2, inside.spec, remedy):
                 pass
     builder.download_and_prepare()
     return builder.as_dataset()
@@ -215,18 +212,19 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
         if column not in features:
             raise UserError(f"data '{spec}': has no column '{column}'; {nearest(column, features)}")
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
-    if not images:
-        raise UserError(f"data '{spec}': no column of type Image; its columns: {some(features)}")
-    image = named.get("image") or _only("image", images, spec)
-    if image not in images:
-        problem = f"the column '{image}' has no images; columns with images: {some(images)}"
-        raise UserError(f"data '{spec}': {problem}")
+    chosen = [named["image"]] if "image" in named else images
+    if not chosen or not {*chosen} <= {*images}:
+        raise UserError(
+            f"data '{spec}': {some(chosen)} is not a column of type Image; those are: {some(images)}"
+        )
+    image = _only("image", chosen, spec)
     types = {field.name: field.type for field in features.arrow_schema}
     classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     label = named.get("label")
     if label is not None and not labels.are_classes(types[label]):
-        problem = f"the column '{label}' has {features[label]}, not one class per image"
-        raise UserError(f"data '{spec}': {problem}")
+        raise UserError(
+            f"data '{spec}': the column '{label}' has {features[label]}, not one class per image"
+        )
     if label is None and not classes:
         return image, *labels.column_of(types)
     return image, label or _only("label", classes, spec), ""

@@ -28,19 +28,6 @@ Part = TypeVar("Part")
 _MOST_CLASSES = 100_000
 #: Kinds of files that are left out and named.
 _MOST_KINDS = 20
-#: What a part has in common with its source.
-_OF_PARTS = (
-    "name",
-    "split",
-    "_splits",
-    "class_names",
-    "uniform_size",
-    "max_image_pixels",
-    "channels",
-    "max_value",
-    "unlabelled",
-    "drawn",
-)
 #: Images whose largest value is looked for.
 _LOOKED_AT = 32
 #: The value from which on 16-bit images are bright enough.
@@ -114,9 +101,11 @@ class Source:
         brightest = self._brightest()
         if brightest < _DARK:
             white = 2 ** brightest.bit_length() - 1
-            dark = f"the largest value of these 16-bit images is {brightest:,} of 65,535"
-            remedy = f"if {white:,} is white, give {self.name},max_value={white}"
-            notes.append(f"{self.title}: {dark}, so they come out nearly black; {remedy}")
+            notes.append(
+                f"{self.title}: the largest value of these 16-bit images is {brightest:,} of 65,535, "
+                f"so they come out nearly black; if {white:,} is white, give "
+                f"{self.name},max_value={white}"
+            )
         return notes
 
     def _own_notes(self) -> list[str]:
@@ -129,8 +118,10 @@ class Source:
             fewer = f"{self.title} has only {count:,} images: all are used, not {asked:,}"
             notes.append(fewer if asked > count else drawn)
         if self.ungrouped:
-            alone = f"--groups has no group for {self.ungrouped:,} of {len(self):,} images"
-            notes.append(f"{alone} of {self.title}; each of them counts as a group of its own")
+            notes.append(
+                f"--groups has no group for {self.ungrouped:,} of {len(self):,} images of "
+                f"{self.title}; each of them counts as a group of its own"
+            )
         return notes
 
     def _brightest(self) -> int:
@@ -207,9 +198,11 @@ class Source:
 
         Raises UserError if there is no such column or key.
         """
-        where = "parquet sources have columns, webdatasets have keys in their .json"
-        remedy = "use those, or a CSV file of path,group"
-        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; {remedy}")
+        raise UserError(
+            f"data '{self.name}': has no {kind} '{name}': "
+            "parquet sources have columns, webdatasets have keys in their .json; "
+            "use those, or a CSV file of path,group"
+        )
 
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set the name and the split, the first if None; returns its part. Raises UserError for an unknown split."""
@@ -257,9 +250,10 @@ class Source:
         highest = int(numbers.max()) if len(numbers) else -1
         if highest >= most:
             where = f" ({self.paths[int(numbers.argmax())]})" if len(numbers) == len(self) else ""
-            wrong = f"the label {highest}{where} is not a class number from 0 to {most - 1}"
-            remedy = "number the classes from 0, or remove the labels"
-            raise UserError(f"data '{self.name}': {wrong}; {remedy}")
+            raise UserError(
+                f"data '{self.name}': the label {highest}{where} is not a class number from 0 to "
+                f"{most - 1}; number the classes from 0, or remove the labels"
+            )
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
@@ -305,10 +299,11 @@ class Subset(Source):
     """The images of a source at positions `rows`, in that order."""
 
     def __init__(self, source: Source, rows: Labels) -> None:
+        vars(self).update(vars(source))
         self.source = source
         self.rows = rows
-        for name in _OF_PARTS:
-            setattr(self, name, getattr(source, name))
+        self.grouped = None
+        self.ungrouped = 0
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         whole = hashlib.sha256(source.fingerprint.encode() + rows.tobytes())

@@ -113,6 +113,8 @@ def _download(dataset: str, root: Path, arguments: Mapping[str, Any], spec: str)
         root.mkdir(parents=True, exist_ok=True)
         return getattr(torchvision.datasets, dataset)(root, download=True, **arguments)
     except (OSError, RuntimeError) as error:  # no network, no permission, a broken archive
-        absent = f"{dataset} is not in {root} and cannot be downloaded ({reason(error, 200)})"
-        remedy = f"put it there, or name the folder that has it as {spec.partition(':')[0]}:ROOT"
-        raise UserError(f"data '{spec}': {absent}; {remedy}") from None
+        raise UserError(
+            f"data '{spec}': {dataset} is not in {root} and cannot be downloaded "
+            f"({reason(error, 200)}); put it there, or name the folder that has it as "
+            f"{spec.partition(':')[0]}:ROOT"
+        ) from None
