@@ -61,9 +61,9 @@ def users_code(where: str) -> Iterator[None]:
     try:
         yield
     except SystemExit as left:
-        remedy = 'put what only a script does under `if __name__ == "__main__":`'
         raise UserError(
-            f"{where}: its code ended the program by sys.exit({left.code!r}); {remedy}"
+            f"{where}: its code ended the program by sys.exit({left.code!r}); put what only a "
+            'script does under `if __name__ == "__main__":`'
         ) from left
 
 
@@ -176,10 +176,10 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
         # a class whose file could not be imported lives on until it is collected
         if rank(first) < rank(candidate) and getattr(home, candidate.__name__, None) is candidate:
             place = getattr(home, "__file__", None) or candidate.__module__
-            message = (
-                f"{candidate.__name__} has the {field} '{name}' of hexa's own {first.__name__}"
+            raise UserError(
+                f"{place}: {candidate.__name__} has the {field} '{name}' of hexa's own "
+                f"{first.__name__}; give it another {field}"
             )
-            raise UserError(f"{place}: {message}; give it another {field}")
     return found
 
 

@@ -167,7 +167,7 @@ def test_broken_report_files(make_run: MakeRun, tmp_path: Path) -> None:
         )
     page = page_of([folder], tmp_path)
     for name in ("config.yaml", "environment.json", "results.json"):
-        assert f"{name} cannot be parsed" in page.text
+        assert f"{name} cannot be read" in page.text
     assert "metrics.jsonl: 1 broken line left out" in page.text
     assert "the loss is stuck at ln(1 + K) (step 40)" in page.text
     assert "interrupted after 15 passes over the images" in page.text

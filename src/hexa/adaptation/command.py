@@ -220,8 +220,9 @@ def _notes(trained: Trained, found: Outcome) -> list[str]:
     planned = experiment.max_steps or 0
     by_clock = experiment.training.max_seconds and not experiment.monitor.knn_every
     if by_clock and done < _SLOW * planned:
-        why = "they were slower than timed"
-        notes.append(f"only {done:,} of {planned:,} planned steps fitted: {why}")
+        notes.append(
+            f"only {done:,} of {planned:,} planned steps fitted: they were slower than timed"
+        )
     if found.judged and trained.judging is trained.data:
         notes.append(
             "the images that judge were also learned from, which overstates a gain; --labelled gives others"
@@ -238,8 +239,10 @@ def _changed(trained: Trained, record: Record) -> list[str]:
     notes = []
     for name, source in sources.items():
         if planned.get(name, source.fingerprint) != source.fingerprint:
-            current = f"scores are those of the {len(source):,} current images"
-            notes.append(f"the images of {name} changed after the plan; {current}")
+            notes.append(
+                f"the images of {name} changed after the plan; scores are those of the "
+                f"{len(source):,} current images"
+            )
     return notes
 
 

@@ -108,8 +108,10 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
     twins = leakage.duplicates(leakage.standardised(torch.stack(thumbs))) >= 0
     distinct = int((~twins).sum())
     if distinct < _FEWEST_DISTINCT:
-        few = f"only {distinct} of {len(thumbs)} sampled images are distinct, the others are near-duplicates"
-        raise UserError(f"{source!r}: {few}; give more varied images")
+        raise UserError(
+            f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the "
+            "others are near-duplicates; give more varied images"
+        )
     seen = Seen(
         count=len(source),
         size=int(np.median(sides)),

@@ -68,9 +68,9 @@ class AdaptRequest:
 
     def __post_init__(self) -> None:
         if self.backbone.startswith("random:"):
-            remedy = "give trained weights, or begin from random ones with hexa pretrain"
             raise UserError(
-                f"{self.backbone}: random weights have no features to begin from; {remedy}"
+                f"{self.backbone}: random weights have no features to begin from; give trained "
+                "weights, or begin from random ones with hexa pretrain"
             )
         if "training.max_seconds" in self.fields:
             raise UserError(

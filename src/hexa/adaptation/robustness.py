@@ -237,8 +237,10 @@ def decide(
     more = signs == {1 if CLEAN in before.values else -1}
 
     def change(name: str) -> str:
-        means = f"{before.mean(name):.1f} → {after.mean(name):.1f} %"
-        return f"{means} ({difference(before, after, name)})"
+        return (
+            f"{before.mean(name):.1f} → {after.mean(name):.1f} % "
+            f"({difference(before, after, name)})"
+        )
 
     attacks = ", ".join(f"{name.removeprefix('APGD of ')}: {change(name)}" for name in ATTACKED)
     if CLEAN in before.values:

@@ -228,9 +228,9 @@ def _run(arguments: list[str], begun: float) -> int:
         meant = [hint for hint in hints if "did you mean" in hint]
         raise UserError("; ".join([str(error), *meant])) from None
     if left:
-        told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(
-            f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`"
+            f"`{parsers[name].prog}` does not take: {some(left, ' ')}; quote patterns such as "
+            f"*.tar, and see `{parsers[name].prog} --help`"
         )
     given.options = options
     given.begun = begun

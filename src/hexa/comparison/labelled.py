@@ -134,8 +134,11 @@ class Judge:
         self.seed = seed
         counts = np.bincount(labels)
         if (counts > 1).sum() < 2:
-            given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
-            raise UserError(f"{given}, and a comparison needs two such classes; label more images")
+            raise UserError(
+                f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two "
+                "labelled images or more, and a comparison needs two such classes; label more "
+                "images"
+            )
 
         def split(groups: Rows | None) -> None:
             self.groups = groups
@@ -321,9 +324,9 @@ def take_groups(source: Source, spec: str | None) -> None:
                 f"--groups {spec}: no two images of {source!r} are in one group; leave it out"
             )
         if Judge(labels_of(source), groups=source.grouped).groups is None:
-            several = "fewer than two classes are in several groups, so that no group can be judged by others"
             raise UserError(
-                f"--groups {spec}: {several}; label images of other groups, or leave it out"
+                f"--groups {spec}: fewer than two classes are in several groups, so that no "
+                "group can be judged by others; label images of other groups, or leave it out"
             )
 
 

@@ -145,8 +145,7 @@ def read(path: Path | str) -> FeatureFile:
         why = getattr(error, "strerror", None) or f"not an intact {path.suffix}"
         if isinstance(error, UserError):
             why = str(error)
-        remedy = "give a .npz or .parquet that hexa embed wrote"
-        raise UserError(f"{path}: {why}; {remedy}") from None
+        raise UserError(f"{path}: {why}; give a .npz or .parquet that hexa embed wrote") from None
 
 
 def _bound(size: int, unpacked: int) -> None:
@@ -264,8 +263,10 @@ def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
     for name in {"features", "statistics"} & arrays.keys():
         lost = np.flatnonzero(~(np.abs(arrays[name]) < _LARGEST).all(1))
         if len(lost):
-            problem = f"{name} of {len(lost):,} of {count:,} images are not finite or too large"
-            raise UserError(f"{problem}, such as those of {paths[lost[0]]}")
+            raise UserError(
+                f"{name} of {len(lost):,} of {count:,} images are not finite or too large, such "
+                f"as those of {paths[lost[0]]}"
+            )
     if len(arrays.get("previews", paths)) != count:
         raise UserError("'previews' are not one for each image")
     return FeatureFile(path, paths=paths, origin=_origin(arrays.pop("origin", None)), **arrays)

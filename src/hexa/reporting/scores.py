@@ -97,8 +97,10 @@ def _difference(
         after, _ = next(iter(second.values()))
         gain = after - before
         if images < 1 or not 0 <= min(before, after) <= max(before, after) <= 100:
-            why = "the number of test images is unknown"
-            return f"{why}, so that a difference of {gain:+.1f} points shows nothing"
+            return (
+                f"the number of test images is unknown, so that a difference of {gain:+.1f} "
+                "points shows nothing"
+            )
         # Agresti and Caffo (2000): one more image that is right and one that is wrong on each side
         shares = [(one * images + 100) / (images + 2) for one in (before, after)]
         spread = sum(share * (100 - share) for share in shares)

@@ -72,8 +72,10 @@ def heading(found: Found) -> str:
     """A row's title: the similarities of a group, or the score of an outlier."""
     if found.score is not None:
         return f"unusual {found.reason}, score {found.score:.1f}; then the images nearest to it"
-    similarity = f"{found.lowest:.3f} to {found.similarity:.3f}"
-    return f"{counted(len(found.paths), 'image')}, similarity {similarity}"
+    return (
+        f"{counted(len(found.paths), 'image')}, similarity {found.lowest:.3f} to "
+        f"{found.similarity:.3f}"
+    )
 
 
 def source_of(preview: bytes) -> str:

@@ -110,8 +110,10 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
                     f"network.{name}: {', '.join(map(str, values))}, measured on the images"
                 )
         if not network.std and min(statistics[1]) == 0:
-            message = f"channel {statistics[1].index(0)} is the same in all images; leave it out, or give network.std"
-            raise UserError(f"data '{source.name}': {message}")
+            raise UserError(
+                f"data '{source.name}': channel {statistics[1].index(0)} is the same in all "
+                "images; leave it out, or give network.std"
+            )
     if network.channels != 3:
         off = {name: type(value)() for name, value in views if name in COLOURED and value}
         changes |= {f"views.{name}": value for name, value in off.items()}

@@ -137,10 +137,10 @@ class KnnMonitor:
             images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
             labels.append(batch_labels)
         if problems:
-            which = f"{len(problems)} of {len(source)} images of {source.title}"
             first = describe_problems(source, problems, 1)[0]
             warn(
-                f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}"
+                f"the k-NN monitor leaves out {len(problems)} of {len(source)} images of "
+                f"{source.title}, which can't be read: {first}{' …' * (len(problems) > 1)}"
             )
         if not images:
             raise UserError("no image could be read")

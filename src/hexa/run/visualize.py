@@ -198,11 +198,14 @@ class Look:
                 order.remove(position)
                 problems.append(f"{source.paths[position]}: {error}")
                 if not order:
-                    message = f"data '{source.name}': none of its images can be read"
-                    raise UserError(f"{message}; the last was {problems[-1]}") from None
+                    raise UserError(
+                        f"data '{source.name}': none of its images can be read; the last was "
+                        f"{problems[-1]}"
+                    ) from None
         if problems and notes is not None:
-            skipped = f"{len(problems)} images could not be read and were skipped"
-            notes.append(f"{skipped}: {some(problems, '; ')}")
+            notes.append(
+                f"{len(problems)} images could not be read and were skipped: {some(problems, '; ')}"
+            )
         stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
         places = torch.tensor(index, device=device)
         return replace(
@@ -229,9 +232,9 @@ def is_known(data: str) -> bool:
 
 def own_images(run: object, data: str) -> UserError:
     """The error for images that only a run's configuration names."""
-    named = f"its configuration names the images '{data}', which are opened only on request"
     return UserError(
-        f"{run}: {named}; add --data {shlex.quote(data)}, or --trust if the run is yours"
+        f"{run}: its configuration names the images '{data}', which are opened only on request; "
+        f"add --data {shlex.quote(data)}, or --trust if the run is yours"
     )
 
 

@@ -62,8 +62,9 @@ def export(
     backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
-        problem = "not a network that hexa can build"
-        raise UserError(f"{run}: {problem}; export a run or a file of weights")
+        raise UserError(
+            f"{run}: not a network that hexa can build; export a run or a file of weights"
+        )
     network = _plain(config, to)  # raises before anything is written
     report: dict[str, Any] = {"target": to, "network": config.name}
 
@@ -86,8 +87,10 @@ def export(
             whole = nn.Sequential(backbone.normalize, network.cpu().eval())
             difference = largest_difference(backbone, whole)
         if not difference <= allowed:
-            problem = f"features differ by {difference:g} after loading back"
-            raise UserError(f"--to {to}: {problem}; no file was written")
+            raise UserError(
+                f"--to {to}: features differ by {difference:g} after loading back; no file was "
+                "written"
+            )
         report["largest_difference"] = difference
 
     write_whole(out, written)
@@ -139,8 +142,10 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     file = repr(str(out))
     config = backbone.network_config
     if to == "onnx":
-        session = f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
-        return f"{session}  # input: {onnx_file.described(backbone)}"
+        return (
+            f"import onnxruntime; session = onnxruntime.InferenceSession({file})  # input: "
+            f"{onnx_file.described(backbone)}"
+        )
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
     if to == "timm" and not config.small_stem and config.channels == 3:
@@ -155,9 +160,10 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
         padding = config.options.get("stem_padding", 1)
         size = f"{config.channels}, network.conv1.out_channels, 3, padding={padding}, bias=False"
         made += f"; network.maxpool = torch.nn.Identity(); network.conv1 = torch.nn.Conv2d({size})"
-    read = f"safetensors.torch.load_file({file})"
-    modules = f"functools, torch, safetensors.torch, {to}"
-    return f"import {modules}; network = {made}; network.load_state_dict({read})"
+    return (
+        f"import functools, torch, safetensors.torch, {to}; network = {made}; "
+        f"network.load_state_dict(safetensors.torch.load_file({file}))"
+    )
 
 
 def _preparation(backbone: Backbone) -> str:

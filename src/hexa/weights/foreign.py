@@ -147,12 +147,10 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> Match:
         raise UserError(f"{where}: the network must be one of {', '.join(NETWORKS[family])}")
     unknown = [] if asked.part else parts.unknown_beside(weights, part, found)
     if unknown:
-        remedy = (
-            "if its features do not need them, name the network's part: "
-            f"{where}:{part.prefix.rstrip('.')}"
-        )
         raise UserError(
-            f"{asked.where}: unknown tensors beside the network: {some(unknown)}; {remedy}"
+            f"{asked.where}: unknown tensors beside the network: {some(unknown)}; if its "
+            "features do not need them, name the network's part: "
+            f"{where}:{part.prefix.rstrip('.')}"
         )
     config = variant(config, part, weights, asked, notes)
     outline = backbones.outline(config)

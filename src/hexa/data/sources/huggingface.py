@@ -102,8 +102,10 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
         raise UserError(f"data '{spec}': ,{key}= is not a kind of column; {near}")
     name, _, config = (place, "", "") if location(place).exists() else place.partition(":")
     if not name:
-        remedy = "name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or hf:PATH"
-        raise UserError(f"data '{spec}': {remedy}")
+        raise UserError(
+            f"data '{spec}': name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or "
+            "hf:PATH"
+        )
     return name, config or None, named
 
 
@@ -120,8 +122,9 @@ def _check_files(inside: Inside, files: list[str], whose: str) -> None:
     """Raise UserError, naming the file, unless all are inside."""
     for file in files:
         if "://" in file:
-            named = f"{whose} names {file}, an address"
-            raise UserError(f"data '{inside.spec}': {named}; only files are read")
+            raise UserError(
+                f"data '{inside.spec}': {whose} names {file}, an address; only files are read"
+            )
     inside.check(files, whose)
 
 
@@ -160,8 +163,9 @@ def _check_saved(path: Path, inside: Inside) -> None:
         inside.check(map(str, files), "the folder")
         for file in files:
             if not file.is_file():  # a pipe would be waited for
-                problem = f"{file} is not a regular file; save the data set again"
-                raise UserError(f"data '{inside.spec}': {problem}")
+                raise UserError(
+                    f"data '{inside.spec}': {file} is not a regular file; save the data set again"
+                )
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -233,9 +237,10 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
 def _only(kind: str, candidates: list[str], spec: str) -> str:
     """The only candidate. Raises UserError if there are several."""
     if len(candidates) > 1:
-        several = f"each of {some(candidates)} could be the {kind} column"
-        example = f"{spec},{kind}={candidates[0]}"
-        raise UserError(f"data '{spec}': {several}; choose one, for example {example}")
+        raise UserError(
+            f"data '{spec}': each of {some(candidates)} could be the {kind} column; choose one, "
+            f"for example {spec},{kind}={candidates[0]}"
+        )
     return candidates[0]
 
 

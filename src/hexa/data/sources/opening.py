@@ -24,8 +24,9 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
     from sklearn.model_selection import train_test_split
 
     if argument:
-        problem = "digits come with scikit-learn and take no path; write digits"
-        raise UserError(f"data '{spec}': {problem}")
+        raise UserError(
+            f"data '{spec}': digits come with scikit-learn and take no path; write digits"
+        )
     splits = ("train", "test")
     split = choose_split(spec, split, splits)
     images, labels = load_digits(return_X_y=True)
@@ -88,12 +89,15 @@ def open_source(
         source: Source = build(argument, named or split, name)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        problem = f"{where}{error.strerror or error}"
-        raise UserError(f"data '{spec}': cannot be read: {problem}") from None
+        raise UserError(
+            f"data '{spec}': cannot be read: {where}{error.strerror or error}"
+        ) from None
     if isinstance(source, ArraySource) and channels != source.channels:
-        mismatch = f"{source.channels} channels, but the network takes {channels}"
         remedy = "set network.channels, or give other images"
-        raise UserError(f"data '{spec}': its images have {mismatch}; {remedy}")
+        raise UserError(
+            f"data '{spec}': its images have {source.channels} channels, but the network takes "
+            f"{channels}; {remedy}"
+        )
     source.max_value = max_value
     source.max_image_pixels = most or source.max_image_pixels
     source.channels = channels
