@@ -9,11 +9,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from hexa.config import UserError, some
+import pydantic
+
+from hexa.config import UserError, reason, some
 from hexa.reporting.tables import Table, counted
 from hexa.runtime import parsing
 
 Record = dict[str, Any]
+_Cells = tuple[str, str, str, str]
 
 #: Bytes of a journal, at most: some hundred thousand lines.
 _MOST_JOURNAL = 64 * 1024**2
@@ -33,6 +36,39 @@ _OTHERS = ("train", "monitor", "epoch", "warning")
 _PLACE = {"event", "step", "epoch", "seconds", "time"}
 _STATES = {"interrupted": "interrupted", "non-finite": "stopped", "end": "finished"}
 _STATES |= dict.fromkeys(("start", "resume"), "unfinished")
+
+
+class Winner(pydantic.BaseModel):
+    """The better of both sides of an adaptation."""
+
+    load: str
+    """A line of Python that loads it."""
+    size: int
+    """The side of its images in pixels."""
+
+
+class Sides(pydantic.BaseModel):
+    """The table of an adaptation: a row for each measure."""
+
+    header: _Cells
+    rows: list[_Cells]
+
+    @property
+    def table(self) -> Table:
+        """The same as a table for a page."""
+        return Table(self.header, self.rows)
+
+
+class Adaptation(pydantic.BaseModel):
+    """What the record of an adaptation that has ended holds for its reader."""
+
+    verdict: str
+    kept: str
+    """start or result."""
+    table: Sides
+    plan: list[str] = []
+    notes: list[str] = []
+    winner: Winner
 
 
 @dataclass(frozen=True)
@@ -59,7 +95,7 @@ class Run:
     """The other journal lines, such as start, checkpoint and end."""
     results: list[Record] = field(default_factory=list)
     """One evaluation each."""
-    adaptation: Record = field(default_factory=dict)
+    adaptation: Adaptation | None = None
     """What `hexa adapt` measured, start and result side by side."""
     problems: list[str] = field(default_factory=list)
     """What was missing or broken, for the reader of the report."""
@@ -183,8 +219,8 @@ class _Reader:
             yield
         except FileNotFoundError:
             self.problems.append(f"{name} is missing")
-        except (OSError, UserError) as error:
-            said = str(error).removeprefix(f"{self.folder / name}: ")
+        except (OSError, ValueError) as error:
+            said = reason(error).removeprefix(f"{self.folder / name}: ")
             self.problems.append(f"{name} cannot be read ({getattr(error, 'strerror', said)})")
 
     def text(self, name: str, most: int = parsing.MOST_JSON) -> str:
@@ -235,35 +271,15 @@ class _Reader:
             self.problems.append(f"{name}: {left} of {len(entries):,} entries left out")
         return kept
 
-    def adaptation(self) -> Record:
-        """Verdict, plan and table of an adaptation that has ended; empty if there is none."""
+    def adaptation(self) -> Adaptation | None:
+        """What an adaptation that has ended found; None if there is none."""
         name = "adapt.json"
         record = self.mapping(name, self.text(name)) if (self.folder / name).is_file() else {}
-        table = record.get("table")
-        verdict = record.get("verdict")
-        if not isinstance(verdict, str) or not isinstance(table, dict):
-            return {}
-        rows = [table.get("header"), *(table.get("rows") or [])][:_MOST_METRICS]
-        if not all(isinstance(row, list) and len(row) == 4 for row in rows):
-            self.problems.append(f"{name}: not the table of an adaptation")
-            return {}
-        header, *body = [tuple(map(str, row)) for row in rows]
-        lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []]
-        return {
-            "verdict": verdict,
-            "helped": record.get("kept") == "result",
-            "table": Table(header, tuple(body)),
-            "lines": lines[:_MOST_METRICS],
-            "winner": _winner(record),
-        }
-
-
-def _winner(record: Record) -> str:
-    """Which network an adaptation exported, its image size, and how to load it; empty if that is unknown."""
-    winner = record.get("winner")
-    if not isinstance(winner, dict) or not is_number(winner.get("size")):
-        return ""
-    return f"{record.get('kept')} at {winner['size']} px: {winner.get('load')}"
+        if "table" not in record:
+            return None
+        with self.telling(name):
+            return Adaptation.model_validate(record)
+        return None
 
 
 def _by_step(lines: list[Record], event: str) -> list[Record]:
