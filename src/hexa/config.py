@@ -17,8 +17,6 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 
-from hexa.entry_points import added, loaded
-
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 """The type of a field: a number from 0 to 1."""
 PositiveShare = Annotated[float, pydantic.Field(gt=0, le=1)]
@@ -155,6 +153,8 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
     distribution names as an entry point of the group `package`, or by being imported. Raises UserError if one that is
     only imported or added has the name of one that comes before it in this order.
     """
+    from hexa.entry_points import added, loaded
+
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
     loaded(package)

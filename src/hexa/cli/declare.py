@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from hexa.entry_points import loaded
 
 if TYPE_CHECKING:
     from hexa.runtime.progress import ProgressBar
@@ -38,6 +37,33 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
+#: Commands as the overview lists them, and the modules of `hexa.cli` that declare them; others come from `ADDED`.
+OVERVIEW = {
+    "your images": {
+        "compare": "backbones",
+        "adapt": "adapting",
+        "harden": "adapting",
+        "embed": "backbones",
+        "search": "searching",
+    },
+    "research": {
+        "pretrain": "training",
+        "resume": "training",
+        "evaluate": "backbones",
+        "reproduce": "",
+        "check": "machine",
+        "benchmark": "",
+    },
+    "output": {
+        "visualize": "pictures",
+        "figure": "",
+        "report": "pictures",
+        "export": "backbones",
+    },
+    "help": {"demo": "training", "recipes": "training", "doctor": "machine"},
+}
+#: Modules by command.
+OWN = {name: module for group in OVERVIEW.values() for name, module in group.items()}
 #: The entry points of commands that installed distributions add.
 ADDED = "hexa.commands"
 
@@ -61,11 +87,16 @@ def command(
 
 
 def commands(only: str | None = None) -> dict[str, Command]:
-    """All commands by name. Those that other packages add are left out if `only` is one of hexa's own.
+    """All commands by name; if `only` is one of hexa's own, those of its module.
 
-    So hexa's own commands need not import those packages, which cannot replace them either.
+    So hexa's own commands need not import other packages, which cannot replace them either.
     """
-    if only not in COMMANDS:
+    module = OWN.get(only or "")
+    for one in {*OWN.values()} - {""} if not module else (module,):
+        importlib.import_module(f"hexa.cli.{one}")
+    if not module:
+        from hexa.entry_points import loaded
+
         own = dict(COMMANDS)
         loaded(ADDED)  # which declares them
         COMMANDS.update(own)

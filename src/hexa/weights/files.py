@@ -7,23 +7,25 @@ checksums that it has of them.
 from __future__ import annotations
 
 import argparse
+import io
 import pickle
 import re
 import warnings
 import zipfile
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
 from hexa.runtime.files import by_plain_name
-from hexa.weights import arrays
 
 State = Mapping[str, Tensor]
 
@@ -77,7 +79,7 @@ def read(path: Path) -> Weights:
                     data = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118  (it is not a mapping)
                     metadata = tensors.metadata() or {}
             elif path.suffix == ".pkl":
-                data = arrays.read(path)
+                data = _Arrays(io.BytesIO(path.read_bytes())).load()
             else:
                 if is_zip:
                     _check_parts(path)
@@ -148,7 +150,7 @@ def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         for name, value in mapping.items():
             if not isinstance(name, str) or (path == "" and _NOT_WEIGHTS.fullmatch(name)):
                 continue
-            value = arrays.tensor(value)
+            value = _tensor(value)
             if isinstance(value, Tensor):
                 state[path + name] = value
             elif isinstance(value, Mapping):
@@ -165,3 +167,51 @@ def _checked(weights: Weights) -> Weights:
         if not is_stored or value.is_nested or value.is_quantized or value.is_complex():
             raise Unreadable(f"{weights.where}: {name} is not a plain tensor of real numbers")
     return weights
+
+
+# -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
+
+#: The functions that numpy's own pickles call, in whichever module this version has them.
+_FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
+_SCALAR = np.float64(0).__reduce__()[0]
+
+
+def _empty(*arguments: Any) -> np.ndarray[Any, Any]:
+    """numpy's pickles begin with an empty array; the class itself could be asked for any amount of memory."""
+    return np.empty(0, np.uint8)
+
+
+def _bytes(text: str, encoding: str) -> bytes:
+    """The function that old pickles of bytes call; other encodings are refused."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"encoding {encoding}")
+    return text.encode("latin-1")
+
+
+_NUMPY = {
+    "_reconstruct": _empty,
+    "ndarray": _empty,
+    "_frombuffer": _FROM_BUFFER,
+    "scalar": _SCALAR,
+    "dtype": np.dtype,
+}
+_OTHERS = {("_codecs", "encode"): _bytes, ("collections", "OrderedDict"): OrderedDict}
+
+
+class _Arrays(
+    pickle._Unpickler
+):  # the C version allocates memory for as many objects as a file claims to have
+    """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _NUMPY.get(name) if module.split(".")[0] == "numpy" else _OTHERS.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return found
+
+
+def _tensor(value: Any) -> Any:
+    """An array of numbers as a tensor; anything else unchanged."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(value.copy())
+    return value

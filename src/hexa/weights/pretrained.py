@@ -17,15 +17,13 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.image_size import at_size
 from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import paths
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
-from hexa.weights import files, folders, timm_weights
+from hexa.weights import files
 from hexa.weights.files import State, Unreadable, Weights
-from hexa.weights.fitting import filled, find_backbone, outlined
-from hexa.weights.foreign import foreign_state
+from hexa.weights.fitting import filled, outlined
 from hexa.weights.metadata import (
     KEY,
     content_hash,
@@ -34,9 +32,7 @@ from hexa.weights.metadata import (
     of_config,
     of_metadata,
 )
-from hexa.weights.parts import below
 from hexa.weights.preparation import Given, Preparation, of_timm
-from hexa.weights.variants import check_periods
 
 WEIGHTS = "backbone.safetensors"
 
@@ -116,6 +112,8 @@ class Backbone(nn.Module):
         config = self.network_config
         width = None
         if "size" in deviations and config.name != "pixels":
+            from hexa.nn.image_size import at_size
+
             network, config, width = at_size(network, config, preparation.size)
         other = Backbone(network, preparation, config, self.info)
         other.deviations = self.deviations | deviations
@@ -185,7 +183,7 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     named: dict[str, Callable[[], Backbone]] = {
         "random": lambda: _random(name, seed),
         "pixels": lambda: _pixels(name),
-        "timm": lambda: _timm(timm_weights.current(name)),
+        "timm": lambda: _timm(name),
         "python": lambda: _external(text),
     }
     if kind in named:
@@ -193,7 +191,6 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
             raise _no_branch(text, branch)
         return named[kind]()
     path, network = paths.weights(text)
-    network = network and timm_weights.current(network)
     if path.is_dir():
         return _of_folder(path, branch, network)
     return _of_file(path, branch, network)
@@ -204,6 +201,8 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
 
 def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
     """The backbone of a run, or in a folder of transformers, timm or OpenCLIP."""
+    from hexa.weights import folders
+
     run = any((folder / one).exists() for one in (WEIGHTS, "config.yaml"))
     if run or not folders.is_one(folder):
         if name is not None:
@@ -246,14 +245,18 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     elif of_run:
         config, preparation, info = of_config(run / "config.yaml")
         network = outlined(config, f"{run / 'config.yaml'}")
+        from hexa.weights.parts import below, find_backbone
+
         own = below(weights.state, "method.") or weights.state
         state, encoder = find_backbone(replace(weights, state=own), network, branch)
         info |= {"encoder": encoder, "branch": branch, "checkpoint": path.name}
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
-    elif name is None and folders.names_network(path):
-        return _of_folder(path.parent, branch, None)
     else:
+        from hexa.weights.folders import names_network
+
+        if name is None and names_network(path):
+            return _of_folder(path.parent, branch, None)
         return _foreign(weights, name)
     return Backbone(filled(config, state, str(path)), preparation, config, info)
 
@@ -271,6 +274,9 @@ def _foreign(
     preparation: Preparation | None = None,
 ) -> Backbone:
     """The backbone in a file of other software."""
+    from hexa.weights.foreign import foreign_state
+    from hexa.weights.variants import check_periods
+
     found, preparation = foreign_state(weights, name, described, preparation)
     info = {"encoder": found.part.prefix.rstrip(".") or "state dict"}
     if found.notes:
@@ -288,7 +294,9 @@ def _random(name: str, seed: int) -> Backbone:
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
-    timms = timm_weights.current(name)
+    from hexa.weights.timm_weights import current
+
+    timms = current(name)
     if timms in timm.list_models() or timms in timm.list_pretrained():
         # images are prepared as for timm:NAME, to be comparable
         return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
@@ -322,8 +330,11 @@ def _pixels(size: str) -> Backbone:
 
 
 def _timm(name: str) -> Backbone:
+    from hexa.weights.timm_weights import current, load
+
+    name = current(name)
     config = NetworkConfig(name=name.partition(".")[0])
-    return Backbone(timm_weights.load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
+    return Backbone(load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
 def _external(spec: str) -> Backbone:

@@ -16,6 +16,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State, Weights
 from hexa.weights.layouts import LAYOUTS, NETWORKS
 from hexa.weights.parts import Part
+from hexa.weights.timm_weights import current
 
 #: What the user may write after FILE#NETWORK: for the padding of a 3×3 stem.
 _PADDINGS = {"padding1": 1, "padding2": 2}
@@ -34,6 +35,7 @@ class Asked(NamedTuple):
     def of(cls, where: str, text: str | None) -> Asked:
         """What the user wrote after #. Raises UserError for a network that timm does not have."""
         name, *words = (text or "").split(":")
+        name = current(name)
         paddings = [_PADDINGS[word] for word in words if word in _PADDINGS]
         others = [word.rstrip(".") for word in words if word not in _PADDINGS]
         plain = name.partition(".")[0]

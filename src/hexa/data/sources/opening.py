@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import pkgutil
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hexa.config import UserError, nearest
-from hexa.data.sources import torchvision_sets
 from hexa.data.sources.folder import FolderSource
 from hexa.data.sources.source import ArraySource, Source
 from hexa.data.sources.splits import choose_split
-from hexa.runtime import paths
+from hexa.runtime import parsing, paths
 
 
 def digits(argument: str, split: str | None, spec: str) -> Source:
@@ -40,6 +40,7 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
     return ArraySource(colour, numbers, names, name=spec, split=split, splits=splits)
 
 
+_SETS = parsing.read_resource("hexa.data.sources", "torchvision_sets.yaml")
 #: Source names and what builds them from (what follows the colon, the split or None, the whole name for messages).
 #: MODULE:CLASS is imported when the first source of its kind is opened: a folder of images needs no pyarrow.
 SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
@@ -49,7 +50,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
     "hf": "hexa.data.sources.huggingface:HuggingFaceSource",
     "voc": "hexa.data.sources.voc:VOCSource",
     "webdataset": "hexa.data.sources.webdataset:WebDatasetSource",
-    **torchvision_sets.builders(),
+    **dict.fromkeys(chain(*_SETS.values()), "hexa.data.sources.torchvision_sets:opened"),
 }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from hexa.runtime.files import cache_folder
 from hexa.runtime.parsing import read_resource
 from hexa.runtime.paths import Inside, location
 
-Build = Callable[[str, str | None, str], Source]
 #: {split: arguments of torchvision's constructor}
 Splits = Mapping[str, Mapping[str, Any]]
 
@@ -74,14 +73,12 @@ class PhotographSource(Source):
         return read(self._read_from[index])
 
 
-def builders() -> dict[str, Build]:
-    """What `SOURCES` makes the sources of torchvision's data sets with."""
-    arrays: dict[str, Build] = {
-        name: functools.partial(_array_source, *made) for name, made in ARRAYS.items()
-    }
-    return arrays | {
-        name: functools.partial(PhotographSource, *made) for name, made in SETS.items()
-    }
+def opened(argument: str, split: str | None, spec: str) -> Source:
+    """The set with which the source's name begins, in the given folder."""
+    name = re.split(r"\W", spec)[0]
+    if name in ARRAYS:
+        return _array_source(*ARRAYS[name], argument, split, spec)
+    return PhotographSource(*SETS[name], argument, split, spec)
 
 
 def _array_source(
