@@ -1,47 +1,11 @@
-"""What runs are, in few words, and how they differ: key facts, the command again, configuration fields."""
+"""How the configurations of runs differ."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hexa.reporting.runs import Run, flatten, is_number
-from hexa.reporting.tables import NOTHING, Table, format_duration, text
-
-#: The key facts of a configuration: label and dotted path.
-_FACTS = {
-    "Recipe": "recipe",
-    "Method": "method.name",
-    "Data": "data",
-    "Network": "network.name",
-    "Epochs": "epochs",
-    "Batch size": "batch_size",
-    "Learning rate": "optimizer.learning_rate",
-    "Reduction": "objective.reduction",
-    "Image size": "views.size",
-    "Precision": "training.precision",
-    "Seed": "seed",
-}
-
-
-def facts(run: Run) -> list[tuple[str, str]]:
-    """The key facts of a run that its configuration has: (label, text)."""
-    fields = flatten(run.config)
-    shown = {label: fields[path] for label, path in _FACTS.items() if path in fields}
-    hard = run.config.get("hard_examples")
-    if isinstance(hard, dict):
-        shown["Hard examples"] = ", ".join(map(str, hard)) or "none"
-    if "precision" in run.environment:
-        shown["Precision"] = run.environment["precision"]
-    if run.seconds is not None:
-        shown["Training time"] = format_duration(run.seconds)
-    for label, lines, key in (
-        ("Last k-NN, %", run.monitor, "knn"),
-        ("Last loss", run.train, "loss"),
-    ):
-        numbers = [line[key] for line in lines if is_number(line.get(key))]
-        if numbers:
-            shown[label] = f"{numbers[-1]:.2f}"
-    return [(label, text(value)) for label, value in shown.items() if value is not None]
+from hexa.reporting.runs import Run, flatten
+from hexa.reporting.tables import NOTHING, Table, text
 
 
 def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
@@ -54,13 +18,17 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
     paths = dict.fromkeys(path for fields in flat for path in fields)
     for path in sorted(paths, key=lambda path: "." in path):
         part = path.rpartition(".")[0]
-        present = [any(key.startswith(f"{part}.") or not part for key in fields) for fields in flat]
+        present = []
+        cells = []
+        for fields in flat:
+            has_part = any(key.startswith(f"{part}.") or not part for key in fields)
+            present.append("present" if has_part else NOTHING)
+            cells.append(text(fields[path]) if path in fields else NOTHING)
         # a run without configuration (an evaluation alone) does not differ
-        lacking = [bool(fields) and not there for fields, there in zip(flat, present, strict=True)]
-        if any(lacking):
-            rows[part] = (part, *("present" if there else NOTHING for there in present))
-        cells = [text(fields[path]) if path in fields else NOTHING for fields in flat]
-        if len({cell for cell, there in zip(cells, present, strict=True) if there}) > 1:
+        known = {cell for cell, fields in zip(present, flat, strict=True) if fields}
+        if NOTHING in known:
+            rows[part] = (part, *present)
+        if len({cell for cell, has in zip(cells, present, strict=True) if has != NOTHING}) > 1:
             rows[path] = (path, *cells)
     header = ("field", *names)
     return Table(header, tuple(rows.values()), leading=len(header))

@@ -80,7 +80,7 @@ def _other_views(batch: Batch, num_images: int) -> list[Column]:
     columns = []
     for number, crop in enumerate(batch.crops[1:], start=2):
         resized = functional.interpolate(crop[:num_images], size)
-        tiles = _shown(resized)
+        tiles = as_pixels(255 * resized.double())
         columns.append(Column(f"view {number}", tiles, [""] * len(tiles)))
     return columns
 
@@ -105,10 +105,6 @@ def automatic_gain(perturbation: Tensor) -> float:
     return 2.0 ** math.floor(math.log2(magnification) + 1e-6)
 
 
-def _shown(images: Tensor) -> Pixels:
-    return as_pixels(255 * images.double())
-
-
 def _column(title: str, example: Example, losses: list[float]) -> Column:
     """The views of an example, each with its loss and, if pseudo-labels are mixed, their weights but the last."""
     of_first = [weight[0] for _, weight in example.mixture]
@@ -121,18 +117,14 @@ def _column(title: str, example: Example, losses: list[float]) -> Column:
             shares = " + ".join(f"{share:.2f}" for share in row[:-1])
             caption = f"λ {shares} · {caption}"
         captions.append(caption)
-    return Column(title, _shown(example.crops[0]), captions)
+    return Column(title, as_pixels(255 * example.crops[0].double()), captions)
 
 
 def class_of(source: Source, place: int) -> str:
     """The name of the class of the image at this place; empty if it has none, or several."""
     if source.classes is None or source.classes[place] < 0:
         return ""
-    return class_name(source, source.classes[place])
-
-
-def class_name(source: Source, label: int) -> str:
-    """The name of a class; its number where classes have no names."""
+    label = source.classes[place]
     return source.class_names[label] if source.class_names else str(label)
 
 

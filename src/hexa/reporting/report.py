@@ -9,7 +9,7 @@ from hexa.config import UserError, reason, whole_characters
 from hexa.reporting import comparison, curves, references, scores
 from hexa.reporting.rendering import data_uri, rendered
 from hexa.reporting.runs import Run, flatten, is_number, read_run
-from hexa.reporting.tables import format_passes, text
+from hexa.reporting.tables import format_duration, format_passes, text
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 
@@ -46,7 +46,7 @@ def render(runs: Sequence[Run]) -> str:
         verdicts=scores.verdicts(runs, names),
         differences=comparison.differences(runs, names),
         published=references.tables(runs, names),
-        key_facts=comparison.facts,
+        duration=format_duration,
         flatten=flatten,
         is_number=is_number,
         passes=format_passes,

@@ -132,6 +132,11 @@ class Run:
         reached = [line[key] for line in self.train + self.monitor if is_number(line.get(key))]
         return max(reached, default=None)
 
+    def last(self, key: str) -> float | None:
+        """The last number that the journal has of a quantity."""
+        lines = [*self.monitor, *self.train]
+        return next((line[key] for line in reversed(lines) if is_number(line.get(key))), None)
+
     @property
     def resumptions(self) -> list[Record]:
         """The environments in which it was resumed, each with the step that it was resumed from."""

@@ -153,16 +153,6 @@ def _teacher(weights: str) -> tuple[nn.Module, int]:
     return backbone, backbone.image_size
 
 
-def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
-    """The fields of the first hard example of this kind that is made of clean views, or the kind alone."""
-    own = (
-        hard
-        for hard in experiment.hard_examples.values()
-        if hard.kind == kind and hard.source == STD
-    )
-    return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})
-
-
 def open_images(experiment: Experiment) -> Source:
     """The images that an experiment learns from, all of its source or a part. Raises UserError."""
     most = experiment.training.max_image_pixels
