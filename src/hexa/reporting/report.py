@@ -42,6 +42,7 @@ def render(runs: Sequence[Run]) -> str:
         runs=[(*one, *picture) for *one, picture in zip(runs, names, pictures, strict=True)],
         charts=curves.charts(runs),
         evaluation=scores.evaluations(runs, names),
+        scores=scores,
         seeds=scores.over_seeds(runs, names),
         verdicts=scores.verdicts(runs, names),
         differences=comparison.differences(runs, names),

@@ -10,18 +10,14 @@ from typing import Any
 
 from hexa.evaluation.few_labels import half_width
 from hexa.reporting.runs import Record, Run, flatten, is_number
-from hexa.reporting.tables import NOTHING, Table, best_of, format_duration, mean_std, text
+from hexa.reporting.tables import Table, best_of, mean_std, text
 
 #: A metric, and the standard deviation that the evaluation itself reports (`top1_std`), if any.
 Score = tuple[float, float | None]
-#: The columns of the evaluations of one run.
-_LISTED = ("protocol", "data", "network", "metrics", "seed", "time", "remarks")
 
 
 def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
-    """One run: a row per evaluation with all it reports. Several: a row per metric, a column per run."""
-    if len(runs) == 1:
-        return _listed(runs[0])
+    """A row per metric, a column per run."""
     return _side_by_side([[run] for run in runs], tuple(names))
 
 
@@ -149,34 +145,15 @@ def _encoder(result: Record) -> str:
     return " · ".join(text(one) for one in known if one is not None)
 
 
-def _listed(run: Run) -> Table:
-    """A row for each evaluation."""
-    rows = []
-    for result in newest(run):
-        metrics = [f"{name} {_shown([score])}" for name, score in _metrics(result).items()]
-        seconds = result.get("seconds")
-        row = (
-            protocol(result),
-            data(result),
-            _encoder(result),
-            " · ".join(metrics),
-            text(result.get("seed")),
-            format_duration(seconds) if is_number(seconds) else NOTHING,
-            _remarks(result),
-        )
-        rows.append(row)
-    return Table(_LISTED, rows, leading=len(_LISTED))
-
-
-def _remarks(result: Record) -> str:
+def remarks(result: Record) -> str:
     """Deviations {option: [published, used]} as `option published → used`, and notes."""
     deviations = result.get("deviations")
-    remarks = []
+    said = []
     for option, pair in deviations.items() if isinstance(deviations, dict) else ():
         ends = pair if isinstance(pair, list) else [pair]
-        remarks.append(f"{option} {' → '.join(map(text, ends))}")
+        said.append(f"{option} {' → '.join(map(text, ends))}")
     notes = result.get("notes") or []
-    return "; ".join([*remarks, *map(text, notes if isinstance(notes, list) else [notes])])
+    return "; ".join([*said, *map(text, notes if isinstance(notes, list) else [notes])])
 
 
 def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
