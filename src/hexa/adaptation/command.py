@@ -193,7 +193,7 @@ def _conclude(
         found = request.outcome(trained, progress)
     if not (out / CONFIG).is_file():  # which export would make again
         raise UserError(f"{out / CONFIG}: no such file")
-    notes = [*found.notes, *_notes(trained, found), *_changed(trained, record)]
+    notes = [*found.notes, *_notes(trained, found, record)]
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,
@@ -212,8 +212,8 @@ def _conclude(
     return record
 
 
-def _notes(trained: Trained, found: Outcome) -> list[str]:
-    """Notes on how long it trained and on the images that judged."""
+def _notes(trained: Trained, found: Outcome, record: Record) -> list[str]:
+    """Notes on how long it trained, on the images that judged, and on images that are not those of the plan."""
     experiment = trained.experiment
     notes = []
     done = int(trained.result.info["step"])
@@ -227,18 +227,9 @@ def _notes(trained: Trained, found: Outcome) -> list[str]:
         notes.append(
             "the images that judge were also learned from, which overstates a gain; --labelled gives others"
         )
-    return notes
-
-
-def _changed(trained: Trained, record: Record) -> list[str]:
-    """A note for --data and --labelled if their images are not those of the plan."""
-    planned = record.get("fingerprints", {})
-    sources = {"--data": trained.data}
-    if trained.judging is not trained.data:
-        sources["--labelled"] = trained.judging
-    notes = []
-    for name, source in sources.items():
-        if planned.get(name, source.fingerprint) != source.fingerprint:
+    prints = record.get("fingerprints", {})
+    for source, name in {trained.judging: "--labelled", trained.data: "--data"}.items():
+        if prints.get(name, source.fingerprint) != source.fingerprint:
             notes.append(
                 f"the images of {name} changed after the plan; scores are those of the "
                 f"{len(source):,} current images"

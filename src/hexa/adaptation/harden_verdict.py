@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,20 +51,6 @@ _UNTOLD = 0.5
 _NAMES = ("start", "result", "start at its own size")
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """A state between start and end."""
-
-    side: Side
-    """Its clean accuracy is that of the weights that the other half of the labels chose."""
-    share: float
-    """How far it is from the start, as a share of the way."""
-    shares: Sequence[float]
-    """What each half of the labels chose."""
-    within: bool
-    """Whether the price is kept by the labels that chose."""
-
-
 def outcome(trained: Trained, price: float, seconds: float, progress: Progress) -> Outcome:
     """The state farthest from the start at the price, next to the start at the same size.
 
@@ -103,8 +89,7 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
         network = between(start, result, share)
         return Side.of(network, features_of(network, images, how, device)[0], judge)
 
-    chosen = _choose(price, before, side, judge)
-    after = chosen.side
+    after, shares, share, within = _choose(price, before, side, judge)
     affordable = ATTACKING * seconds * images_per_second(start, device) / FORWARDS
     count = int(np.clip(affordable, *ATTACKED))
     shown = Shown.of(images, start, count, judge, device, how.seed)
@@ -122,19 +107,19 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
     attack = attack_of(judge)
     attacked = f"{attack['name']} of {len(shown.places)} images"
     where = f" at {size} px"
-    better, verdict = decide(before, after, price, chosen.within, attacked, where, own)
+    better, verdict = decide(before, after, price, within, attacked, where, own)
     notes.append(
         f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by {attack['name']}; "
         "stronger attacks find more (hexa evaluate robust)"
     )
-    notes += _notes(chosen, price, judge)
+    notes += _notes(share, shares, price, judge)
     record = {
         "images": len(images),
         "attacked": len(shown.places),
         "attack": {**attack, "images": len(shown.places)},
-        "share": chosen.share,
-        "chosen": chosen.shares,
-        "within price": chosen.within,
+        "share": share,
+        "chosen": shares,
+        "within price": within,
         "size": size,
         **_numbers(before, after),
     }
@@ -144,10 +129,14 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
 
 def _choose(
     price: float, before: Side, side: Callable[[float], Side], judge: Judge | None
-) -> _Chosen:
-    """The state at the price; without labels the one half of the way."""
+) -> tuple[Side, list[float], float, bool]:
+    """A state between start and end at the price; without labels the one half of the way.
+
+    Its clean accuracy is that of the weights that the other half of the labels chose. Returns it with what each half of
+    the labels chose, its own share of the way, and whether the price is kept by the labels that chose.
+    """
     if judge is None:
-        return _Chosen(side(_UNTOLD), _UNTOLD, [_UNTOLD], True)
+        return side(_UNTOLD), [_UNTOLD], _UNTOLD, True
     halves = halves_of(judge)
     shares = []
     within = True
@@ -157,7 +146,7 @@ def _choose(
         within = within and cost(shares[-1]) <= price
     share = mean_share(shares, halves)
     values = crossed([side(one) for one in shares], halves)
-    return _Chosen(replace(side(share), values=values), share, shares, within)
+    return replace(side(share), values=values), shares, share, within
 
 
 def _lost(before: Side, side: Callable[[float], Side], half: Rows, share: float) -> float:
@@ -165,21 +154,21 @@ def _lost(before: Side, side: Callable[[float], Side], half: Rows, share: float)
     return lost_by(before, side(share), half)
 
 
-def _notes(chosen: _Chosen, price: float, judge: Judge | None) -> list[str]:
+def _notes(
+    share: float, shares: Sequence[float], price: float, judge: Judge | None
+) -> Iterator[str]:
     """Notes on a state that is not the end of training."""
-    notes = []
-    if chosen.share < 1:
+    if share < 1:
         why = f"for --price {price:g}"
         if judge is None:
             why = "without labels to tell what it costs,"
-        notes.append(f"{why} the result is {chosen.share:.4g} of the way from the start to the end")
-    if len(set(chosen.shares)) > 1:
-        ways = " and ".join(f"{one:.4g}" for one in chosen.shares)
-        notes.append(
+        yield f"{why} the result is {share:.4g} of the way from the start to the end"
+    if len(set(shares)) > 1:
+        ways = " and ".join(f"{one:.4g}" for one in shares)
+        yield (
             "clean accuracy of each half of the labels is that of the weights that the other half chose, "
             f"{ways} of the way"
         )
-    return notes
 
 
 def _numbers(before: Side, after: Side) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,22 +131,13 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
 def all_whole(transform: EvaluationTransform, *sources: Source) -> bool:
     """True if evaluation takes each of some images whole; looking ends at the first that it does not."""
     for source in sources:
-        sizes: Iterable[tuple[int, int] | None] = [source.uniform_size]
-        if source.uniform_size is None:
-            order = torch.randperm(len(source), generator=Stream(0).child("sizes").generator())
-            sizes = (_size(source, place) for place in order[:_SAMPLE].tolist())
-        if not all(transform.takes_whole(*size) for size in sizes if size is not None):
-            return False
+        order = torch.randperm(len(source), generator=Stream(0).child("sizes").generator())
+        for place in order[:_SAMPLE].tolist():
+            with suppress(DecodeError):
+                height, width = source.decode(place).shape[1:]
+                if not transform.takes_whole(height, width):
+                    return False
     return True
-
-
-def _size(source: Source, place: int) -> tuple[int, int] | None:
-    """(height, width) of an image; None if it cannot be read."""
-    try:
-        height, width = source.decode(place).shape[1:]
-    except DecodeError:
-        return None
-    return height, width
 
 
 @torch.no_grad()

@@ -138,10 +138,8 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
         if judge is None:
             unit = torch.pdist(side.features[:1000].double()).mean().item() / 100
             made = {name: moved / unit for name, moved in made.items()}
-        else:
-            side.groups.update(
-                {} if judge.groups is None else dict.fromkeys(made, judge.groups[places])
-            )
+        elif judge.groups is not None:
+            side.groups.update(dict.fromkeys(made, judge.groups[places]))
         side.values.update(made)
 
 
