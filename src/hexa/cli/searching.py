@@ -148,6 +148,6 @@ def _line(one: Found) -> str:
 
 def _fields(one: Found, paths: list[str]) -> dict[str, Any]:
     """The fields of a result that have a value, with paths instead of places."""
-    nearest = one.nearest and [paths[place] for place in one.nearest]
+    nearest = None if one.nearest is None else [paths[place] for place in one.nearest]
     fields = {**vars(one), "places": None, "nearest": nearest}
     return {name: value for name, value in fields.items() if value is not None}

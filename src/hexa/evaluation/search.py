@@ -196,13 +196,20 @@ def shared(
     return _sorted(found)
 
 
-def _group(paths: list[str], places: list[int], similarity: NDArray[np.floating]) -> Found:
+def _group(
+    paths: list[str],
+    places: list[int],
+    similarity: NDArray[np.floating],
+) -> Found:
     """Images that are duplicates, with the similarities of their pairs."""
     names = [paths[place] for place in places]
     return Found(names, places, float(similarity.max()), float(similarity.min()))
 
 
-def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:
+def _joined(
+    one: FeatureFile,
+    other: FeatureFile,
+) -> FeatureFile:
     """Two files as one; optional arrays if both have them."""
     weights = [(file.origin or {}).get("weights") for file in (one, other)]
     known = None not in weights
@@ -308,7 +315,11 @@ def _fifth_nearest(rows: Floats, bank: Places) -> NDArray[np.floating]:
     return values
 
 
-def _nearest(rows: Floats, bank: Floats, count: int) -> Any:
+def _nearest(
+    rows: Floats,
+    bank: Floats,
+    count: int,
+) -> Any:
     """The distances [N, k] of each row to the nearest rows of a bank, and their places in it; k is `count` at most."""
     search = NearestNeighbors(n_neighbors=min(count, len(bank)), algorithm="brute").fit(bank)
     return search.kneighbors(rows)

@@ -89,7 +89,10 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
     return [chart for chart in drawn if chart is not None]
 
 
-def _of_one(run: Run, keys: Sequence[str]) -> list[Chart | None]:
+def _of_one(
+    run: Run,
+    keys: Sequence[str],
+) -> list[Chart | None]:
     # a term has one colour in all charts
     terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))
     groups: dict[str, list[Series]] = {}
@@ -100,7 +103,10 @@ def _of_one(run: Run, keys: Sequence[str]) -> list[Chart | None]:
     return [_chart(name, _known(name), curves, "epoch") for name, curves in groups.items()]
 
 
-def _of_several(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart | None]:
+def _of_several(
+    runs: Sequence[Run],
+    keys: Sequence[str],
+) -> list[Chart | None]:
     names = labels(runs)
     made = []
     for key in keys:
@@ -129,7 +135,9 @@ def group(key: str) -> str:
 
 def _order(key: str) -> tuple[int, str]:
     known = list(KNOWN)
-    return (known.index(group(key)), "") if group(key) in known else (len(known), group(key))
+    if group(key) in known:
+        return known.index(group(key)), ""
+    return len(known), group(key)
 
 
 def _term(key: str) -> str:
@@ -141,10 +149,20 @@ def _known(name: str) -> Quantity:
     return KNOWN.get(name, Quantity(name.replace("_", " ").capitalize()))
 
 
-def _series(run: Run, key: str, name: str, slot: int, over: str) -> Series:
+def _series(
+    run: Run,
+    key: str,
+    name: str,
+    slot: int,
+    over: str,
+) -> Series:
     """The curve of a key over epochs, or over minutes of training without monitors and checkpoints."""
 
-    at, unit = ("seconds", 60) if over == "minutes" else (over, 1)
+    at = over
+    unit = 1
+    if over == "minutes":
+        at = "seconds"
+        unit = 60
     factor = _known(group(key)).factor
     points = [
         (line[at] / unit, line[key] * factor)
@@ -155,7 +173,12 @@ def _series(run: Run, key: str, name: str, slot: int, over: str) -> Series:
     return Series(name, slot, x, y)
 
 
-def _chart(key: str, quantity: Quantity, curves: Sequence[Series], over: str) -> Chart | None:
+def _chart(
+    key: str,
+    quantity: Quantity,
+    curves: Sequence[Series],
+    over: str,
+) -> Chart | None:
     """The chart of these curves; None if none has two points. over: what x counts."""
     curves = [one for one in curves if len(one.x) > 1]
     if not curves:
@@ -167,7 +190,11 @@ def _chart(key: str, quantity: Quantity, curves: Sequence[Series], over: str) ->
     return Chart(key, quantity.title, quantity.about, image, legend)
 
 
-def _draw(curves: Sequence[Series], quantity: Quantity, over: str) -> bytes:
+def _draw(
+    curves: Sequence[Series],
+    quantity: Quantity,
+    over: str,
+) -> bytes:
     with drawing(1, width=_WIDTH, height=_HEIGHT) as (figure, (ax,)):
         for one in curves:
             x, y = condense(one)
@@ -193,7 +220,11 @@ def condense(series: Series, limit: int = _POINTS) -> tuple[NDArray[np.float64],
     return tuple(np.add.reduceat(values, starts) / counts for values in (series.x, series.y))
 
 
-def _scale(ax: Axes, curves: Sequence[Series], quantity: Quantity) -> None:
+def _scale(
+    ax: Axes,
+    curves: Sequence[Series],
+    quantity: Quantity,
+) -> None:
     """Set the limits of the y axis: from zero, or for percentages wide enough."""
     if quantity.from_zero:
         ax.set_ylim(bottom=min(0.0, *(one.y.min() for one in curves)))

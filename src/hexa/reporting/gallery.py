@@ -105,7 +105,11 @@ def automatic_gain(perturbation: Tensor) -> float:
     return 2.0 ** math.floor(math.log2(magnification) + 1e-6)
 
 
-def _column(title: str, example: Example, losses: list[float]) -> Column:
+def _column(
+    title: str,
+    example: Example,
+    losses: list[float],
+) -> Column:
     """The views of an example, each with its loss and, if pseudo-labels are mixed, their weights but the last."""
     of_first = [weight[0] for _, weight in example.mixture]
     weights = torch.stack(of_first, 1)  # [N, pseudo-labels]
@@ -128,7 +132,11 @@ def class_of(source: Source, place: int) -> str:
     return source.class_names[label] if source.class_names else str(label)
 
 
-def tiles_of(source: Source, places: Iterable[int], transform: EvaluationTransform) -> Pixels:
+def tiles_of(
+    source: Source,
+    places: Iterable[int],
+    transform: EvaluationTransform,
+) -> Pixels:
     """Images at these places as a transform of evaluation makes them, uint8 [K, S, S, 3]."""
     images = [unit(transform(source.decode(int(place)))) for place in places]
     return as_pixels(255 * torch.stack(images))

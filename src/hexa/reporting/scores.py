@@ -16,12 +16,18 @@ from hexa.reporting.tables import Table, best_of, mean_std, text
 Score = tuple[float, float | None]
 
 
-def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
+def evaluations(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> Table:
     """A row per metric, a column per run."""
     return _side_by_side([[run] for run in runs], tuple(names))
 
 
-def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
+def over_seeds(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> Table:
     """Mean ± std over runs that differ by their seed alone, one column per arm; empty if no experiment was repeated."""
     arms = _arms(runs, names)
     if len(arms) == len(runs):
@@ -30,7 +36,10 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
     return _side_by_side(members, tuple(arms))
 
 
-def _arms(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[int]]:
+def _arms(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> dict[str, list[int]]:
     """The numbers of the runs that differ by their seed alone, by a name for them."""
     arms: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
@@ -43,7 +52,10 @@ def _arms(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[int]]:
     }
 
 
-def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+def verdicts(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> list[str]:
     """A sentence on each difference in top-1 and robust accuracy of two arms; none for other numbers of arms.
 
     Arms that share two seeds or more are compared in pairs of one seed. Otherwise the interval is over test images,
@@ -156,7 +168,10 @@ def remarks(result: Record) -> str:
     return "; ".join([*said, *map(text, notes if isinstance(notes, list) else [notes])])
 
 
-def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
+def _side_by_side(
+    arms: Sequence[Sequence[Run]],
+    header: tuple[str, ...],
+) -> Table:
     """One row per (protocol, data, metric), one column per arm; the best mean of each row is marked.
 
     The network that was evaluated is named if a run has several: methods call theirs by different names (query,

@@ -141,7 +141,7 @@ class KnnMonitor:
         mean, std = (
             torch.tensor(x, device=device).view(-1, 1, 1) for x in (network.mean, network.std)
         )
-        for part in images.split(_BATCH):
+        for part in torch.split(images, _BATCH):
             pixels = unit(part.to(device, non_blocking=True))
             if self.experiment.training.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)

@@ -220,6 +220,6 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
         raise UserError(f"--to {to}: {problem}; export --to timm or safetensors")
     network.fc = nn.Identity()
     if not config.small_stem:
-        return network
+        return cast(nn.Module, network)
     padding = cast(int, config.options.get("stem_padding", 1))
     return backbones.use_small_stem(network, config.name, padding)

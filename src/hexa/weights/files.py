@@ -71,7 +71,7 @@ def read(path: Path) -> Weights:
         # an error page, a Git LFS pointer …
         text = f": it begins with {begin!r}" if begin.isascii() else ""
         raise Unreadable(f"{path}: not a checkpoint{text}; give a file of weights")
-    metadata = {}
+    metadata: dict[str, str] = {}
     try:
         with by_plain_name(path) as name, _reading():
             if path.suffix == ".safetensors":
