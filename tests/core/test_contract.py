@@ -1,4 +1,4 @@
-"""Methods and hard examples of others that break the contract are told so, instead of being trained."""
+"""Foreign methods and hard examples that break the contract are refused with a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.laws.cases import Case
 
 
 class Broken(HardExample):
-    """Gives whatever `make` makes of its source."""
+    """Returns whatever `make` makes of its source."""
 
     make: Any
 
@@ -40,24 +40,24 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda source: None, "must give an Example"),
-        (lambda source: source.at(()), "must give an Example"),
+        (lambda source: None, "an Example"),
+        (lambda source: source.at(()), "an Example"),
         (
             lambda source: source.at((*source.crops, *source.crops)),
-            "must give an Example",
+            "an Example",
         ),
         (
             lambda source: shown(source, lambda x: x[..., ::2, ::2]),
-            "gave crops .* those of its source are needed",
+            r"crops \[\[",
         ),
-        (lambda source: shown(source, lambda crop: crop[:2]), "gave crops .* are needed"),
+        (lambda source: shown(source, lambda crop: crop[:2]), r"crops \[\["),
         (
             lambda source: shown(source, lambda crop: crop.requires_grad_()),
-            "with a gradient attached",
+            "gradient attached",
         ),
-        (lambda source: shown(source, lambda crop: crop * 50), "pixels far outside"),
-        (lambda source: weighed(source, lambda weight: 0.4 * weight), "do not sum to one"),
-        (lambda source: weighed(source, lambda weight: weight[:, :2]), "weights of another shape"),
+        (lambda source: shown(source, lambda crop: crop * 50), "pixels"),
+        (lambda source: weighed(source, lambda weight: 0.4 * weight), "sum to one"),
+        (lambda source: weighed(source, lambda weight: weight[:, :2]), r"\[V, B\]"),
     ],
 )
 def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> None:
@@ -77,7 +77,7 @@ def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> Non
 def test_unregistered_bank_tensor(
     monkeypatch: pytest.MonkeyPatch, keep: Callable[[Tensor], Any], name: str
 ) -> None:
-    """A bank that no checkpoint would keep is refused."""
+    """A memory bank that checkpoints would not save is refused."""
     real = SimCLR.__init__
 
     def forgetful(self: SimCLR, *given: Any) -> None:

@@ -35,6 +35,10 @@ BLOCK = re.compile(
 )
 
 
+#: The most words of all pages.
+WORDS = 26_600
+
+
 @dataclass(frozen=True)
 class Block:
     language: str
@@ -192,7 +196,9 @@ def test_tab_call_signatures() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=lambda page: page.name
+    "page",
+    [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs/decisions").glob("*.md"))],
+    ids=lambda page: page.name,
 )
 def test_page_links(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
@@ -214,6 +220,20 @@ def test_generated_parts_coverage() -> None:
     assert text.count("<!-- generated:") == len(
         list(generated.BLOCK.finditer(text))
     )  # none is left open
+
+
+def test_word_limit() -> None:
+    """The pages have a limit, so that they stay readable; generated parts do not count."""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    assert generated.PAGES[1] in pages
+    words = sum(generated.countable(page.read_text(encoding="utf-8")) for page in pages)
+    assert words <= WORDS
+
+
+def test_countable_words() -> None:
+    text = "| a `b` | - |\n\n<!-- generated: moco -->\nten words\n<!-- end of moco -->\nc."
+    found = generated.countable(text)
+    assert found == 3
 
 
 def test_recipe_commands() -> None:
@@ -244,7 +264,8 @@ def test_table_fields(page: Path) -> None:
 
 
 def test_architecture_files() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    pages = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+    text = "".join(page.read_text() for page in pages)
     named = re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|yaml))`", text)
     assert len(named) > 30
     assert [

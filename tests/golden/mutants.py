@@ -63,7 +63,8 @@ class NearFirst:
 
 
 def first_failure(mutant: tuple[str, str, str], every: bool) -> str:
-    """The test that fails first, "" if none does. every: the laws alone, with every variant for every method."""
+    """Return the test that fails first, "" if none does. every: only the laws, with every variant
+    for every method."""
     name, there, instead = mutant
     with tempfile.TemporaryDirectory() as place:
         for folder in ("src", "tests"):
@@ -93,7 +94,8 @@ def change(file: Path, there: str, instead: str) -> None:
 
 
 def in_a_fork(place: Path, tests: list[str], order: NearFirst) -> tuple[int, str]:
-    """The status of pytest in the folder, and what it said. Forked, so that torch is imported once for all mutants."""
+    """Return the status and the output of pytest in the folder. Forked, so that torch is imported
+    once for all mutants."""
     said = place / "said.txt"
     child = os.fork()
     if child == 0:

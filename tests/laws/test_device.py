@@ -1,4 +1,4 @@
-"""Every method × every hard example on a GPU, shown on a stand-in: what is on the device stays there."""
+"""Every method × every hard example on a simulated GPU: tensors on the device stay there."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.sources.source import ArraySource
 from hexa.data.views.config import RECIPES
 from hexa.data.views.making import Views, ViewsConfig
+from hexa.methods.teacher import Teacher
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import STD
 from hexa.runtime.random import Stream
@@ -65,7 +66,7 @@ def on_device(data: Batch) -> Batch:
     "case", cases(), ids=lambda case: f"{case.method}-{'+'.join(case.hard_examples)}-{case.fields}"
 )
 def test_step_without_sync(case: Case) -> None:
-    """A step, and the start of an epoch, in which the host may wait."""
+    """A training step never makes the host wait; the earlier start of the epoch may."""
     method = small(case)
     with stand_in() as device:
         method.to(DEVICE)
@@ -75,6 +76,8 @@ def test_step_without_sync(case: Case) -> None:
         )
         objective._checked |= {STD, *case.hard_examples}  # what a run's first step asks of pixels
         data = on_device(case.batch(1, dtype=torch.float32))
+        if isinstance(method, Teacher):
+            method.teacher(data.crops[0])  # the first pass folds its batch-norms
         device.waits.clear()
         backward(objective, data)
         optimizer.step()
@@ -101,7 +104,7 @@ def small(case: Case) -> Method:
 
 
 def stays(method: Method) -> bool:
-    """Whether all that it remembers is finite, and on the device."""
+    """Return whether the whole state is finite and on the device."""
     tensors = [*method.parameters(), *method.buffers()]
     return all(
         isinstance(tensor, OnDevice) and bool(tensor.elem.isfinite().all()) for tensor in tensors

@@ -1,4 +1,4 @@
-"""Each law finds the fault that it is there for; `hexa check` says so in a line, and ends with status 1."""
+"""Each law finds its fault; `hexa check` reports it in a line, and ends with status 1."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
             BYOL,
             "loss",
             of_this_process,
-            "of two processes beside that of one",
+            "two processes and one",
         ),
         ("hard_examples_are_valid_pixels", CutMix, "__call__", brighter, "pixels of cutmix range"),
         (
@@ -126,7 +126,7 @@ def of_variances(self: BYOL, embedding: Any, labels: Any) -> Any:
 
 
 def test_variance_loss_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss of variances on the sphere is warned of."""
+    """A loss of variances on the sphere causes a warning."""
     experiment = recipes.get("digits-moco-v2")
     byol = Case("byol", {}, {}).made().method
     experiment = experiment.model_copy(update={"method": byol, "hard_examples": {}})

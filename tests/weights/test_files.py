@@ -1,4 +1,4 @@
-"""Of a file only what is needed is read, and what is read is what was written."""
+"""Only the needed part of a file is read, and damage in that part is detected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def state_of(seed: int) -> dict[str, Tensor]:
 
 
 def flip(path: Path, value: Tensor) -> None:
-    """Another bit within the bytes of a tensor."""
+    """Flip a bit within the bytes of a tensor."""
     content = bytearray(path.read_bytes())
     place = content.find(value.contiguous().numpy().tobytes())
     assert place > 0

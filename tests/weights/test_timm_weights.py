@@ -1,4 +1,4 @@
-"""timm's own weights where there is no network: an answer at once, or what is stored here."""
+"""timm's weights without a network connection: an immediate error, or the cached file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_unreachable_server() -> None:
 
 
 def test_cached_timm_weights(unreachable: None, tmp_path: Path) -> None:
-    """Stored weights need no network."""
+    """Cached weights need no network connection."""
     torch.manual_seed(3)
     network = timm.create_model("test_resnet")
     home = tmp_path / "cache" / "models--timm--test_resnet.r160_in1k"

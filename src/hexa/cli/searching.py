@@ -1,4 +1,4 @@
-"""The command that finds duplicates, outliers and similar images in features."""
+"""The command `search`, which finds duplicates, outliers and similar images."""
 
 from __future__ import annotations
 
@@ -26,38 +26,43 @@ if TYPE_CHECKING:
 
 
 @command(
-    "find near-duplicates, outliers, or the images most like one, by the features that embed wrote",
+    "find near-duplicates, outliers or similar images by the features that embed wrote",
     option(
         "FEATURES",
-        "a .npz or .parquet of hexa embed; two with --duplicates: images that are in both",
+        "search this .npz or .parquet file of hexa embed; with --duplicates, give a second file to find images in both",
         nargs="+",
     ),
-    flag("--duplicates", "list groups of images of which every pair is a near-duplicate"),
-    flag("--outliers", "list the images that are least like the others"),
+    flag("--duplicates", "list groups of images in which all pairs are near-duplicates"),
+    flag("--outliers", "list the most unusual images"),
     option(
-        "--like PATH", "list the images most like this one: a path in FEATURES, or an image file"
+        "--like PATH",
+        "list the images most similar to this image: a path in FEATURES, or an image file",
     ),
     option(
         "--least X",
-        "similarity of duplicates, up to 1 (default: 0.9 of thumbnails; 0.95 of features if FEATURES "
-        "has no thumbnails)",
+        "list duplicates of this similarity or more, up to 1 (default: 0.9 for thumbnails, or 0.95 for features if "
+        "FEATURES has no thumbnails)",
         type=float,
     ),
     option(
         "--count N",
-        "number of outliers or similar images (default: %(default)s)",
+        "list N outliers or similar images (default: %(default)s)",
         type=COUNT,
         default=20,
     ),
     option(
         "--backbone BACKBONE",
-        f"with --like FILE: the backbone that made FEATURES, if it has moved: {BACKBONES}",
+        f"use this backbone for --like FILE, if the backbone of FEATURES has moved: {BACKBONES}",
     ),
-    option("--html PAGE", "also write a page with small pictures, which needs no other file"),
+    option(
+        "--html PAGE",
+        "also write the result with thumbnails to this HTML file, which needs no other file",
+    ),
     JSON,
-    description="Duplicates have equal pixels, or thumbnails whose similarity is at least --least, also if one image "
-    "is mirrored, brighter, compressed, or cropped to 80 % or more of the other. Similarities of --like are cosines "
-    "of features. An outlier is far from its fifth nearest image, in features or in statistics of the picture.",
+    description="Find images in the features of hexa embed. Duplicates have equal pixels, or thumbnails with a similarity "
+    "of --least or more, even if one image is mirrored, brighter, compressed, or a crop of at least 80 % of the other. "
+    "--like sorts by the cosine similarity of features. An outlier is far from its fifth nearest image, by features or "
+    "by image statistics.",
 )
 def search(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
@@ -83,25 +88,21 @@ def search(given: Given, extra: Fields) -> None:
         if len(files) == 2:
             found = shared(first, files[1], given.least)
             others = len({place for one in found for place in one.places[1:]})
-            title = (
-                f"Images of {given.features[1]}, each with its duplicates in {given.features[0]}"
-            )
+            title = f"Images of {given.features[1]} with their duplicates in {given.features[0]}"
             summary = (
                 f"{len(found):,} of {len(files[1].paths):,} images of {given.features[1]} are duplicates of "
                 f"{others:,} of {len(first.paths):,} of {given.features[0]} at --least {least:g}"
             )
         elif given.duplicates:
             found = first.duplicates(given.least)
-            title = "Near-duplicates, with the similarities of the most and the least similar pair"
+            title = "Near-duplicates: highest and lowest similarity in the group, paths"
             summary = f"{counted(len(found), 'group')} among {summary} at --least {least:g}"
         elif given.outliers:
             found = first.outliers(given.count)
-            title = (
-                "Outliers, with score, what is unusual, and similarity to the fifth nearest image"
-            )
+            title = "The most unusual images: score, reason, similarity to the fifth nearest image, path"
         else:
             found, asked = _like(first, given)
-            title = f"Images most like {asked.path}"
+            title = f"Images most similar to {asked.path}"
     if given.html is not None:
         previews = [one for file in files for one in file.file.previews or [b""] * len(file.paths)]
         search_page.write(Path(given.html), title, summary, found, paths, previews, asked)
@@ -113,7 +114,7 @@ def search(given: Given, extra: Fields) -> None:
 
 
 def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
-    """The images most like the one that was asked for, and its picture."""
+    """Return the images most similar to --like, and the thumbnail of --like."""
     from hexa.config import UserError
     from hexa.reporting.search_page import Picture, source_of
     from hexa.runtime.paths import location
@@ -128,7 +129,7 @@ def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     if not file.exists():
         raise UserError(
             f"--like {given.like}: no image of that path in {features.file.path}, and no such file; "
-            f"paths in it are such as {features.paths[0]}"
+            f"a path in it is {features.paths[0]}"
         )
     import_networks()
     from hexa.evaluation.outside import features_of
@@ -147,7 +148,7 @@ def _line(one: Found) -> str:
 
 
 def _fields(one: Found, paths: list[str]) -> dict[str, Any]:
-    """The fields of a result that have a value, with paths instead of places."""
+    """Return the fields of a result that have a value, with paths instead of positions."""
     nearest = None if one.nearest is None else [paths[place] for place in one.nearest]
     fields = {**vars(one), "places": None, "nearest": nearest}
     return {name: value for name, value in fields.items() if value is not None}

@@ -1,4 +1,5 @@
-"""Random draws that differ between processes, each for its own images; all other draws are the same everywhere."""
+"""Random draws for the images of one process, which differ between processes; other draws are equal
+on all."""
 
 from __future__ import annotations
 
@@ -12,18 +13,21 @@ from hexa.runtime.random import Stream
 
 
 def partners(count: int, stream: Stream) -> Tensor:
-    """Which image each is mixed with: a permutation of the `count` images of this process, on the CPU (D14)."""
+    """Return the partner of each image for mixing: a permutation of the `count` images of this
+    process, on the CPU (D14)."""
     generator = stream.child("permutation", processes.rank()).generator()
     return torch.randperm(count, generator=generator)
 
 
 def uniform_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Uniform numbers in [0, 1) for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
+    """Return uniform numbers in [0, 1) for a crop [B, 3, S, S], drawn on its device (generators
+    differ between devices)."""
     return _drawn_like(torch.rand, crop, stream)
 
 
 def normal_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Standard normal numbers for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
+    """Return standard normal numbers for a crop [B, 3, S, S], drawn on its device (generators
+    differ between devices)."""
     return _drawn_like(torch.randn, crop, stream)
 
 
@@ -37,7 +41,8 @@ def integers(
     below: int,
     stream: Stream,
 ) -> Tensor:
-    """Numbers 0 … below − 1, int64 [count] on the CPU: functions of the image's place in the batch of all processes."""
+    """Return numbers 0 … below − 1, int64 [count] on the CPU; each depends on the image's position
+    in the global batch."""
     first = processes.rank() * count
     return torch.randint(below, (first + count,), generator=stream.generator())[first:]
 
@@ -47,6 +52,7 @@ def uniforms(
     numbers: int,
     stream: Stream,
 ) -> Tensor:
-    """Numbers in [0, 1), [count, numbers] on the CPU: functions of the image's place in the batch of all processes."""
+    """Return numbers in [0, 1), [count, numbers] on the CPU; each row depends on the image's
+    position in the global batch."""
     first = processes.rank() * count
     return torch.rand(first + count, numbers, generator=stream.generator())[first:]

@@ -1,4 +1,4 @@
-"""What can be added to any recipe's name: `cifar10-simclr+small+adversarial`."""
+"""Modifiers of recipe names, such as `cifar10-simclr+small+adversarial`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MODIFIERS = {name: str(entry["does"]) for name, entry in _FILE.items()}
 
 
 def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -> Experiment:
-    """The experiment as modified. small: the fields that its own small version changes. Raises UserError."""
+    """Return the modified experiment. small: fields of the recipe's own small version. Raises UserError."""
     asked = set(given)
     for name in asked - set(MODIFIERS):
         known = [f"+{modifier}" for modifier in MODIFIERS]
@@ -52,7 +52,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
         every |= _FILE[name]["hard_examples"]
     if "late" in asked and not every:
         raise UserError(
-            f"{experiment.recipe}: +late delays hard examples, and there are none; add +adversarial"
+            f"{experiment.recipe}: +late delays hard examples, but the recipe has none; add +adversarial"
         )
     name = "+".join([experiment.recipe, *(name for name in MODIFIERS if name in asked)])
     made = validate({**dict(experiment), "recipe": name, "hard_examples": every})
@@ -63,7 +63,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
 
 
 def _narrow(experiment: Experiment) -> dict[str, Any]:
-    """The fields of small versions, unless a recipe has its own. Terms are averaged, so that no arm steps further."""
+    """Return the fields of small versions. Terms are averaged, so that hard examples do not increase the step size."""
     kept = experiment.network.model_dump(include={"streams", "mean", "std"})
     widths = (16, 32, 64, 128) if kept["streams"] == "one" else (8, 16, 32, 64)
     network = NetworkConfig(name="small-resnet", widths=widths, stem_stride=2, **kept)

@@ -1,4 +1,4 @@
-"""How the configurations of runs differ."""
+"""Differences between the configurations of runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def differences(runs: Sequence[Run], names: Sequence[str]) -> Table:
             has_part = any(key.startswith(f"{part}.") or not part for key in fields)
             present.append("present" if has_part else NOTHING)
             cells.append(text(fields[path]) if path in fields else NOTHING)
-        # a run without configuration (an evaluation alone) does not differ
+            # a run without configuration (an evaluation alone) does not differ
         known = {cell for cell, fields in zip(present, flat, strict=True) if fields}
         if NOTHING in known:
             rows[part] = (part, *present)

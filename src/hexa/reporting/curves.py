@@ -29,7 +29,7 @@ _MARKED = 12
 
 
 class Quantity(NamedTuple):
-    """How a group of journal keys (`loss/std`, `loss/adversarial` …: the group `loss`) is shown."""
+    """The display of a group of journal keys (`loss/std`, `loss/adversarial` …: the group `loss`)."""
 
     title: str
     """The title of its chart."""
@@ -40,7 +40,7 @@ class Quantity(NamedTuple):
     factor: float = 1.0
     """Factor that the numbers of the journal are multiplied by: 100 for percent."""
     from_zero: bool = False
-    """Whether the y axis begins at zero."""
+    """True if the y axis begins at zero."""
 
 
 KNOWN = {
@@ -145,7 +145,7 @@ def _term(key: str) -> str:
 
 
 def _known(name: str) -> Quantity:
-    """How a group is shown."""
+    """The display of a group."""
     return KNOWN.get(name, Quantity(name.replace("_", " ").capitalize()))
 
 

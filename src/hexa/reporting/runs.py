@@ -73,7 +73,7 @@ class Adaptation(pydantic.BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run folder hold. Nothing in it is trusted: names and messages are text to be escaped."""
+    """The content of a run folder. Nothing in it is trusted: names and messages are text to be escaped."""
 
     folder: Path
     """The run folder, or the file of an evaluation alone."""
@@ -96,9 +96,9 @@ class Run:
     results: list[Record] = field(default_factory=list)
     """One evaluation each."""
     adaptation: Adaptation | None = None
-    """What `hexa adapt` measured, start and result side by side."""
+    """The measurements of `hexa adapt`, initial weights and result side by side."""
     problems: list[str] = field(default_factory=list)
-    """What was missing or broken, for the reader of the report."""
+    """Missing or broken files, for the reader of the report."""
 
     @property
     def state(self) -> str:
@@ -120,12 +120,12 @@ class Run:
 
     @property
     def epoch(self) -> float | None:
-        """How far the journal goes, in epochs."""
+        """The last epoch of the journal."""
         return self._furthest("epoch")
 
     @property
     def seconds(self) -> float | None:
-        """How long it trained, by the journal's own clock."""
+        """Seconds of training, by the journal's own clock."""
         return self._furthest("seconds")
 
     def _furthest(self, key: str) -> float | None:
@@ -133,7 +133,7 @@ class Run:
         return max(reached, default=None)
 
     def last(self, key: str) -> float | None:
-        """The last number that the journal has of a quantity."""
+        """Return the last number of a quantity in the journal."""
         lines = [*self.monitor, *self.train]
         return next((line[key] for line in reversed(lines) if is_number(line.get(key))), None)
 
@@ -211,7 +211,7 @@ class _Reader:
     """Reads the files of one folder; what is missing or broken in them goes to `problems`."""
 
     folder: Path
-    """Where the files are."""
+    """The folder of the files."""
     within: Path | None
     """The folder that files must lie in, wherever links lead; None for anywhere."""
     problems: list[str] = field(default_factory=list)

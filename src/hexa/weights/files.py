@@ -1,7 +1,8 @@
-"""Reads named tensors from untrusted files in bounded time and memory, without running code in them.
+"""Reader of named tensors from untrusted files, in bounded time and memory, without running code in
+them.
 
-Files are not believed: claimed sizes are compared with the file before memory is allocated, and its parts with the
-checksums that it has of them.
+Files are not trusted: claimed sizes are compared with the file before memory is allocated, and the parts
+of a file with its checksums.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from hexa.runtime.files import by_plain_name
 
 State = Mapping[str, Tensor]
 
-#: Parts of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
+#: Keys of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
 _NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
 #: First bytes of torch's files, which are zip archives.
 _ZIP = b"PK"
@@ -40,15 +41,18 @@ _LONGEST = 300
 
 
 class Unreadable(UserError):
-    """A file that is truncated, changed or of another kind, or that could only be read by running code."""
+    """A file that is truncated, changed or of another kind, or that only code execution could
+    read."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors of a file by name, on the CPU. Those of a checkpoint are read from the disk when they are used.
+    """Tensors of a file by name, on the CPU. Tensors of a checkpoint are read from the disk when
+    they are used.
 
-    A tensor that is nested in mappings is called by its path: `teacher.backbone.cls_token`. containers: the paths of
-    these mappings, such as `teacher.`, and "" for the file. metadata: of a safetensors file.
+    A tensor nested in mappings is named by its path: `teacher.backbone.cls_token`.
+    containers: paths of these mappings, such as `teacher.`, and "" for the file.
+    metadata: of a safetensors file.
     """
 
     where: str
@@ -58,7 +62,8 @@ class Weights:
 
 
 def read(path: Path) -> Weights:
-    """The tensors of a .safetensors file, a checkpoint of torch or a .pkl of arrays. Raises Unreadable in one line."""
+    """Return the tensors of a .safetensors file, a torch checkpoint or a .pkl of arrays. Raises
+    Unreadable in one line."""
     if path.exists() and not path.is_file():  # reading a pipe may never end
         raise Unreadable(f"{path}: not a file")
     try:
@@ -93,7 +98,7 @@ def read(path: Path) -> Weights:
 
 
 def read_all(paths: Sequence[Path], where: str) -> Weights:
-    """The tensors of several files (shards) as those of one. Raises Unreadable."""
+    """Return the tensors of several files (shards) as one. Raises Unreadable."""
     shards = [read(path) for path in paths]
     state = {name: value for shard in shards for name, value in shard.state.items()}
     containers = tuple(dict.fromkeys(path for shard in shards for path in shard.containers))
@@ -107,7 +112,7 @@ def _check_parts(path: Path) -> None:
         is_stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
         if not is_stored or sum(part.file_size for part in parts) > path.stat().st_size:
             raise ValueError("its parts are compressed")
-        # torch can be told to leave checksums out
+            # torch can be told to leave checksums out
         has_sums = any(part.CRC for part in parts if part.filename.endswith("/data.pkl"))
         damaged = archive.testzip() if has_sums else None
         if damaged is not None:
@@ -130,19 +135,21 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Let torch read without warnings, which name lines of torch, and read the argparse.Namespace of training scripts."""
+    """Let torch read argparse.Namespace of training scripts, and hide warnings, which refer to
+    lines of torch."""
     with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
         warnings.simplefilter("ignore")
         yield
 
 
 def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """All tensors in nested mappings by path, and the paths of the mappings. A file may contain itself."""
+    """Return all tensors in nested mappings by path, and the paths of the mappings. A file may
+    contain itself."""
     state: dict[str, Tensor] = {}
     containers: list[str] = []
     seen: set[int] = set()
     waiting = [("", data)] if isinstance(data, Mapping) else []
-    for path, mapping in waiting:  # which grows on the way
+    for path, mapping in waiting:  # grows in the loop
         if id(mapping) in seen or len(path) > _LONGEST:
             continue
         seen.add(id(mapping))
@@ -168,10 +175,11 @@ def _checked(weights: Weights) -> Weights:
             raise Unreadable(f"{weights.where}: {name} is not a plain tensor of real numbers")
     return weights
 
+    # -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
 
-# -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
+    #: Functions that numpy's own pickles call; the module depends on numpy's version.
 
-#: The functions that numpy's own pickles call, in whichever module this version has them.
+
 _FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 

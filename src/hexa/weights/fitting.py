@@ -1,4 +1,4 @@
-"""Loads a state dict into its network, and names what does not fit."""
+"""Loading a state dict into its network, and reporting tensors that do not fit."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def owner(path: str) -> str:
-    """The last encoder in a path such as `contrast.query.backbone`: query."""
+    """Return the last encoder in a path such as `contrast.query.backbone`: query."""
     parts = path.rstrip(".").split(".")
     return parts[-2] if len(parts) > 1 else "encoder"
 
 
 def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") -> nn.Module:
-    """The network with a backbone's state; every key must match, or UserError lists those that do not.
+    """Return the network with a backbone's state; every key must match, otherwise UserError lists
+    those that do not.
 
-    Exceptions: further batch-norm sets (`bn1.aux.weight` beside `bn1.weight`) are dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0. remedy: what to do about tensors that do not match.
+    Exceptions: additional batch-norm sets (`bn1.aux.weight` next to `bn1.weight`) are dropped, and
+    the counter `num_batches_tracked`, which old files lack, stays 0.
+    remedy: advice for tensors that do not match.
     """
     outline = outlined(config, where)
     own = outline.state_dict()
@@ -42,7 +44,7 @@ def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") ->
             raise UserError(
                 f"{where}: {key} has type {kind}; weights must be floats of 16 bits or more"
             )
-        # masks may be infinite
+            # masks may be infinite
         is_number = key in learnt or key.endswith(("running_mean", "running_var"))
         if is_number and not value.isfinite().all():
             raise UserError(f"{where}: {key} has values that are not finite; use an earlier file")
@@ -52,7 +54,7 @@ def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") ->
 
 
 def outlined(config: NetworkConfig, where: str) -> nn.Module:
-    """`backbones.outline` of a file's network. Raises UserError that names the file."""
+    """`backbones.outline` for a network in a file. Raises UserError that names the file."""
     try:
         return backbones.outline(config)
     except UserError as error:
@@ -60,7 +62,8 @@ def outlined(config: NetworkConfig, where: str) -> nn.Module:
 
 
 def misfit(own: State, state: State) -> str:
-    """Which keys a state lacks, has in excess, or has with another shape than a network's own; empty if it fits."""
+    """Return the keys that a state lacks, has in excess, or has with another shape than the
+    network; empty if it fits."""
     shapes = [
         f"{key} ({list(state[key].shape)}, not {list(value.shape)})"
         for key, value in own.items()
@@ -78,12 +81,12 @@ def misfit(own: State, state: State) -> str:
 
 
 def own_branch(state: State, own: State) -> dict[str, Tensor]:
-    """A state without further batch-norm sets."""
+    """Return a state without additional batch-norm sets."""
     return {key: value for key, value in state.items() if not _is_further_branch(key, own)}
 
 
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
-    """Whether a key is like `layer.aux.weight`, with `layer` a batch-norm."""
+    """Return whether a key has the form `layer.aux.weight`, with `layer` a batch-norm."""
     layer, *rest = key.rsplit(".", 2)
     return (
         key not in own

@@ -1,4 +1,4 @@
-"""Data sets that torchvision downloads: small ones as arrays, photographs as the files that it lists."""
+"""Data sets of torchvision: small images as arrays, photographs as files."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hexa.runtime.files import cache_folder
 from hexa.runtime.parsing import read_resource
 from hexa.runtime.paths import Inside, location
 
-#: {split: arguments of torchvision's constructor}
+#: {split: arguments for the class of torchvision}.
 Splits = Mapping[str, Mapping[str, Any]]
 
 
 _SETS = read_resource("hexa.data.sources", "torchvision_sets.yaml")
-#: Sets of small images: torchvision's class, and the arguments of each split.
+#: Sets of small images: class of torchvision, and arguments of each split.
 ARRAYS: dict[str, tuple[str, Splits]] = _SETS["arrays"]
-#: Sets of photographs: torchvision's class, its attributes with files and labels, and the arguments of each split.
+#: Sets of photographs: class of torchvision, its attributes with files and labels, and arguments of each split.
 SETS: dict[str, tuple[str, list[str], Splits]] = _SETS["photographs"]
 
 
 def _listed(data: Any, listing: list[str]) -> tuple[list[Path], list[int]]:
-    """The files and labels of torchvision's object. Caltech-101 has no listing: its files are numbered by class."""
+    """Return files and labels of a data set. Caltech-101 has no list of files; its files are numbered by class."""
     if not listing:
         folder = Path(data.root) / "101_ObjectCategories"
         pairs = zip(data.y, data.index, strict=True)
@@ -43,7 +43,7 @@ def _listed(data: Any, listing: list[str]) -> tuple[list[Path], list[int]]:
 
 
 class PhotographSource(Source):
-    """A set of `SETS` in a given folder or the user's cache folder, downloaded if absent."""
+    """A set of `SETS` in a given folder or the cache folder of the user; it is downloaded if it is missing."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class PhotographSource(Source):
 
 
 def opened(argument: str, split: str | None, spec: str) -> Source:
-    """The set with which the source's name begins, in the given folder."""
+    """Return the data set of torchvision that the source names, in its folder."""
     name = re.split(r"\W", spec)[0]
     if name in ARRAYS:
         return _array_source(*ARRAYS[name], argument, split, spec)
@@ -89,7 +89,7 @@ def _array_source(
     images = torch.from_numpy(np.ascontiguousarray(data.data))
     if images.shape[-1] == 3:
         images = images.permute(0, 3, 1, 2).contiguous()
-    # STL-10 marks unlabelled images with −1
+        # STL-10 marks unlabelled images with −1
     numbers: Labels = np.asarray(
         data.labels if hasattr(data, "labels") else data.targets, dtype=np.int64
     )
@@ -103,7 +103,7 @@ def _root(argument: str) -> Path:
 
 
 def _download(dataset: str, root: Path, arguments: Mapping[str, Any], spec: str) -> Any:
-    """torchvision's object of a data set. Raises UserError if it is neither in the folder nor can be downloaded."""
+    """Return the data set of torchvision. Raises UserError if it is missing and cannot be downloaded."""
     import torchvision.datasets
 
     try:
@@ -112,6 +112,6 @@ def _download(dataset: str, root: Path, arguments: Mapping[str, Any], spec: str)
     except (OSError, RuntimeError) as error:  # no network, no permission, a broken archive
         raise UserError(
             f"data '{spec}': {dataset} is not in {root} and cannot be downloaded "
-            f"({reason(error, 200)}); put it there, or name the folder that has it as "
+            f"({reason(error, 200)}); put it there, or give its folder as "
             f"{spec.partition(':')[0]}:ROOT"
         ) from None

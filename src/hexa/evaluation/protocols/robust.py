@@ -7,7 +7,7 @@ compare with numbers that were published so; `corruptions`: the fifteen corrupti
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from hexa.evaluation.attack import (
 from hexa.evaluation.auto_attack import apgd, apgd_name, auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.corruptions.official import opened
-from hexa.evaluation.features import nothing_read
+from hexa.evaluation.features import for_inference, nothing_read
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocol import (
     Outcome,
@@ -46,7 +46,6 @@ from hexa.evaluation.protocol import (
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.split import draw_images
 from hexa.ops.photometric import unit
-from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 
 
@@ -54,7 +53,7 @@ class RobustOptions(Config):
     """Options of every preset of the protocol `robust`."""
 
     images: int | None = pydantic.Field(default=None, gt=0)
-    """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
+    """Number of test images, the same ones for every backbone and seed (default: all)."""
 
 
 class CorruptionOptions(RobustOptions):
@@ -68,7 +67,7 @@ class _AttackOptions(RobustOptions):
     """Options of every preset with an attack."""
 
     epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
-    """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
+    """Radii ε of the attack, in 1/255 (the L∞ ball); `top1` is the accuracy at 0."""
 
 
 class PGDOptions(_AttackOptions):
@@ -130,7 +129,7 @@ AttackOptions = PGDOptions | APGDOptions
 
 
 def run(task: Task, options: CorruptionOptions | AttackOptions) -> Outcome:
-    """By the preset that the options belong to. Raises UserError, before the work."""
+    """Score the probe under the attack or the corruptions of the options. Raises UserError, before the work."""
     if isinstance(options, AttackOptions):
         return attacked(task, options)
     return corrupted(task, options)
@@ -177,7 +176,7 @@ def _balanced(
     right: NDArray[np.bool_],
     places: Labels,
 ) -> dict[str, float]:
-    """What stands next to the accuracy of the test images at these positions."""
+    """Balanced accuracy and majority class of the test images at these positions."""
     assert task.test.classes is not None, "a task for this has one label per image"
     labels = task.test.classes[places]
     return {
@@ -246,7 +245,7 @@ def classifier(task: Task) -> Scores:
     """
     probe = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed)
     head = probe.linear().to(task.device)
-    backbone: Callable[[Tensor], Tensor] = precisions.place(task.backbone.eval(), task.device)
+    backbone = for_inference(task.backbone, task.device)
     return lambda images: head(backbone(images).float())
 
 
