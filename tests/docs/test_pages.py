@@ -1,8 +1,9 @@
-"""Every code block of README and docs/ is run, top to bottom, in an empty folder with a few photographs beside it.
+"""Every code block of README and docs/ is run, top to bottom, in an empty folder with a few
+photographs next to it.
 
-`hexa …` goes through the real command line in this process, with fewer epochs than a reader would take; the python
-blocks of a page share their names, as in a notebook; one that begins with `# NAME.py` is saved under that name instead.
-A block after `<!-- skip: reason -->` is only shown.
+`hexa …` goes through the real command line in this process, with fewer epochs than a reader would
+use. The python blocks of a page share their names, as in a notebook; a block that begins with `#
+NAME.py` is saved under that name instead. A block after `<!-- skip: reason -->` is only shown.
 """
 
 from __future__ import annotations
@@ -108,7 +109,8 @@ def check(words: list[str]) -> None:
 
 
 def make_photographs(folder: Path) -> None:
-    """What a reader has: photographs in no order, some others sorted into classes, and weights from elsewhere."""
+    """Make a reader's files: unsorted photographs, others sorted into classes, and weights of other
+    software."""
     # fewer than 16 channels end the process in oneDNN 3.13: backward of a 1×1 convolution of stride 2 on two threads
     network = NetworkConfig(name="small-resnet", widths=(16, 32))
     save_backbone(random_backbone(network, 32), folder / "weights.safetensors")
@@ -167,7 +169,8 @@ def test_skipped_block_commands(page: Path) -> None:
 
 
 def test_tab_call_signatures() -> None:
-    """What a tab shows beside a command is not run again, but has arguments that its functions take."""
+    """The Python call in a tab next to a command is not run again; its arguments are checked
+    against the functions."""
     blocks = [
         block for page in PAGES for block in blocks_of(page) if block.reason == "as beside it"
     ]

@@ -1,10 +1,11 @@
-"""Do the laws find as many faults as they did? Each mutant is one fault in a copy of the sources.
+"""Number of faults that the laws find: each mutant is one fault in a copy of the sources.
 
     python -m tests.golden.mutants RESULT.json
 
-Runs the tests of the module, those of its package and the laws against each, and if they pass, the laws with every
-variant of every hard example for every method. Says which test failed first. A row is written as soon as it exists;
-rows that are there are kept, so that a run which was stopped goes on.
+Each mutant runs the tests of its module, those of its package and the laws; if these pass, it runs
+the laws with every variant of every hard example for every method. The result names the first test
+that fails. A row is written as soon as it exists; existing rows are kept, so an interrupted run can
+be resumed.
 """
 
 from __future__ import annotations

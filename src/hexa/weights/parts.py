@@ -128,10 +128,10 @@ def choose(
 ) -> tuple[Part, list[str]]:
     """Return one of the networks in a file, and notes for the user.
 
-    wanted: the user's text after FILE#NETWORK: — a path or a word of it, or `raw` for weights that
-    are not averaged. By default, averaged weights are preferred to raw weights, a teacher to its
-    student, and a network trained by gradients to its momentum copy. Raises UserError if several
-    different networks remain.
+    wanted: the last part of FILE#NETWORK:PART, a path or a word of it, or `raw` for weights that
+    are not averaged; None if the user gave none. By default, averaged weights are preferred to raw
+    weights, a teacher to its student, and a network trained by gradients to its momentum copy.
+    Raises UserError if several different networks remain.
     """
     left = list(parts)
     if wanted == "raw":
