@@ -315,7 +315,7 @@ def test_search_command(file: Path, says: Says) -> None:
     assert len(found) == 3
     assert set(found[0]) == {"paths", "similarity", "score", "reason", "nearest"}
     said = says("search", file, "--like", "elsewhere/7.png", "--count", "1").out
-    assert "most like 7.png\n" in said
+    assert "most similar to 7.png\n" in said
     err = says("search", file, "--duplicates", "--least", "2", status=2).err
     assert "--least" in err
     err = says("search", file, "--duplicates", "--outliers", status=2).err
