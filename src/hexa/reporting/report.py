@@ -15,6 +15,8 @@ from hexa.runtime.files import write_text
 
 #: The picture of a run's hard examples in its folder.
 GALLERY = "gallery.png"
+#: The first bytes of every PNG.
+_PNG = b"\x89PNG\r\n\x1a\n"
 #: Bytes of that file, at most.
 _LARGEST_FILE = 32 * 1024**2
 
@@ -63,6 +65,9 @@ def _picture(run: Run) -> tuple[str, str]:
             why = "no pictures; hexa report … --data SOURCE makes them"
             return "", why if run.config else ""
         parsing.check(path, _LARGEST_FILE, within=run.folder)
-        return data_uri("image/png", path.read_bytes()), ""
+        content = path.read_bytes()
+        if not content.startswith(_PNG):
+            raise UserError(f"{GALLERY} is not a PNG")
+        return data_uri("image/png", content), ""
     except (OSError, UserError) as error:
         return "", f"no pictures: {reason(error)}"
