@@ -23,6 +23,8 @@ class HardExample(Config):
 
     #: True if it shows parts of two images, each of which keeps its pseudo-label.
     mixes: ClassVar[bool] = False
+    #: True if every step makes the same calls, as `Method.is_static` says.
+    is_static: ClassVar[bool] = False
 
     kind: str
     weight: NonNegativeFloat = 1.0

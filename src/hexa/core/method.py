@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, cast, runtime_checkable
 
@@ -204,6 +204,9 @@ class Method(nn.Module, ABC, Generic[Labels]):
     labels_from_embedding: bool = False
     #: True if the method only passes crops through `encoder`, so that activations may be cached.
     embeds_plainly: bool = False
+    #: Steps of one `phase` make the same calls; a GPU then replays one for all (`training.graph`). The law
+    #: `step_is_static` tries it. What differs must come from the batch, or through `ops.draws.drawn` and `of_step`.
+    is_static: ClassVar[bool] = False
     #: Allowed number of views: (least, most, reason); the config's `views_needed`.
     num_views: tuple[int, int | None, str] = MethodConfig.num_views
 
@@ -266,6 +269,10 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
         `embedding` is the detached clean embedding of the first images of the batch (all, unless a `fraction` is set).
         """
+
+    def phase(self, step: int) -> Hashable:
+        """What step `step` does that others do not (frozen prototypes, a queue that fills); for `is_static`."""
+        return None
 
     def open_branch(self, branch: str) -> None:
         """Called before the first step of a run, but the very first, that uses an additional batch-norm branch.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import pydantic
 import torch
@@ -33,6 +33,8 @@ class Adversarial(HardExample):
     Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1. N-FGSM (de
     Jorge et al., NeurIPS 2022, algorithm 1) is x + n + ε·sign ∂L/∂x(x + n) for noise n uniform in [−2ε, 2ε].
     """
+
+    is_static: ClassVar = True
 
     kind: Literal["adversarial"] = "adversarial"
     norm: Literal["linf", "l2"] = "linf"
@@ -130,9 +132,14 @@ class Adversarial(HardExample):
         """ε, or that of each image [B, 1, 1, 1], alike for all its crops; not scaled to pixels."""
         if not isinstance(self.epsilon, tuple):
             return self.epsilon
-        choice = draws.integers(len(crop), len(self.epsilon), stream.child("epsilon"))
-        radii = torch.tensor(self.epsilon, dtype=crop.dtype)[choice]
-        return radii.view(-1, 1, 1, 1).to(crop.device, non_blocking=True)
+        count = len(crop)
+        dtype = crop.dtype
+
+        def draw(own: Stream) -> Tensor:
+            radii = torch.tensor(self.epsilon, dtype=dtype)
+            return radii[draws.integers(count, len(radii), own)].view(-1, 1, 1, 1)
+
+        return draws.drawn(draw, stream.child("epsilon"), crop.device)
 
     def _scale(self, crop: Tensor) -> float:
         """Pixel values, of 1, for one unit of ε and η in crops [B, 3, S, S]."""

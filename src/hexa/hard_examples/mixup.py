@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -24,6 +25,7 @@ class Mixup(HardExample):
     """
 
     mixes: ClassVar = True
+    is_static: ClassVar = True
 
     kind: Literal["mixup"] = "mixup"
     alpha: PositiveFloat = 1.0
@@ -43,12 +45,12 @@ class Mixup(HardExample):
     ) -> Example:
         device = source.crops[0].device
         count = len(source)
-        permutation = draws.partners(count, stream).to(device, non_blocking=True)
+        permutation = draws.drawn(partial(draws.partners, count), stream, device)
         views = []
         shares = []
         for number, crop in enumerate(source.crops):
-            drawn = self._shares(count, stream.child("share", number))
-            share = drawn.float().to(device, non_blocking=True)
+            draw = partial(self._shares, count)
+            share = draws.drawn(draw, stream.child("share", number), device)
             shares.append(share)
             image = crop.detach()
             weight = share.to(crop.dtype).view(-1, 1, 1, 1)
@@ -63,6 +65,7 @@ class Mixup(HardExample):
     ) -> torch.Tensor:
         """λ of each image of this process, [count]: a function of its place in the batch of all processes."""
         if not self.per_sample:
-            return draw_beta(self.alpha, self.alpha, 1, stream.generator()).expand(count)
+            return draw_beta(self.alpha, self.alpha, 1, stream.generator()).float().expand(count)
         first = processes.rank() * count
-        return draw_beta(self.alpha, self.alpha, first + count, stream.generator())[first:]
+        every = draw_beta(self.alpha, self.alpha, first + count, stream.generator())
+        return every[first:].float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -27,6 +27,8 @@ class VAT(HardExample):
     Costs one forward pass, one input-gradient pass an iteration, and one full pass; nothing is shared.
     One power iteration, a perturbation of root mean square 1 grey level.
     """
+
+    is_static: ClassVar = True
 
     kind: Literal["vat"] = "vat"
     epsilon: NonNegativeFloat = 1.0

@@ -112,6 +112,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     Only clean embeddings are ever banked (D34).
     """
 
+    is_static = True
+
     def __init__(
         self,
         config: DeepClusterConfig,
@@ -138,9 +140,13 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         embedding: Tensor | None,
     ) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
+        dtype = batch.crops[0].dtype
+        return ClusterLabels(clusters, weights(clusters[0], dtype), self.phase(batch.step))
+
+    def phase(self, step: int) -> bool:
+        """True while prototypes do not learn."""
         steps = self.config.freeze_prototypes_steps
-        frozen = steps is None or batch.step < steps
-        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), frozen)
+        return steps is None or step < steps
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Nearest clusters of images that are not in the bank, [H, B]."""

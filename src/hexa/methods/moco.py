@@ -129,6 +129,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     several processes) all are normalised alike and nothing is shuffled.
     """
 
+    is_static = True
+
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

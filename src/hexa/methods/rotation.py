@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -69,6 +70,7 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
     different turns, each with its own share of the pseudo-label.
     """
 
+    is_static = True
     encoder: Encoder
 
     def __init__(
@@ -84,9 +86,10 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
 
     def _turns(self, batch: Batch) -> Tensor:
         """Quarter turns [4, B] of the crops: a first one drawn for each image, then the others in turn."""
-        first = draws.integers(len(batch), 4, batch.stream.child("first turn"))
-        turns = (first + torch.arange(4)[:, None]) % 4
-        return turns.to(batch.crops[0].device, non_blocking=True)
+        device = batch.crops[0].device
+        draw = partial(draws.integers, len(batch), 4)
+        first = draws.drawn(draw, batch.stream.child("first turn"), device)
+        return (first + torch.arange(4, device=device)[:, None]) % 4
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         crop = batch.crops[0]

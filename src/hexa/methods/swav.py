@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import pydantic
 import torch
@@ -18,6 +18,7 @@ from hexa.core.batch import Index
 from hexa.core.method import check_queue
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head
+from hexa.ops.draws import of_step
 from hexa.ops.sinkhorn import sinkhorn
 from hexa.ops.swapped import swapped_prediction, targets_of_others
 from hexa.runtime import processes
@@ -74,6 +75,17 @@ class Codes(PseudoLabels):
         return replace(self, codes=self.codes[:, index])
 
 
+class Phase(NamedTuple):
+    """What a step does that others do not."""
+
+    frozen: bool
+    """Prototypes do not learn."""
+    fills_queue: bool
+    """Embeddings go into the queue, if there is one."""
+    uses_queue: bool
+    """The queue is full, and balances codes."""
+
+
 class SwAV(Method[Codes], config=SwAVConfig):
     """L = mean over codes c, crops v ≠ c and images of −Σ_k q_ck · log softmax_k(z_v·c_k / τ) (F9).
 
@@ -83,6 +95,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
     """
 
     labels_from_embedding = True
+    is_static = True
 
     def __init__(self, config: SwAVConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -106,13 +119,20 @@ class SwAV(Method[Codes], config=SwAVConfig):
         for place, crop in enumerate(config.crops_for_assign):
             # every process balances the codes of all: one exchange instead of one for every sum
             rows = processes.all_gather(embedding[crop])
-            if self.queue.shape[1] and batch.step >= self.queue_full:
+            if self.queue.shape[1] and self.phase(batch.step).uses_queue:
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
             found = sinkhorn(scores, config.epsilon, config.sinkhorn_iterations)
             codes.append(found[batch.rows])
-        return Codes(torch.stack(codes), batch.step < config.freeze_prototypes_steps)
+        return Codes(torch.stack(codes), self.phase(batch.step).frozen)
+
+    def phase(self, step: int) -> Phase:
+        return Phase(
+            frozen=step < self.config.freeze_prototypes_steps,
+            fills_queue=step >= self.queue_start,
+            uses_queue=step >= self.queue_full,
+        )
 
     def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
         scores = self._cosines(embedding, labels) / self.config.temperature
@@ -131,14 +151,20 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def commit(self, batch: Batch, embedding: Tensor, labels: Codes) -> None:
         self._normalize_prototypes()
         length = self.queue.shape[1]
-        if length and batch.step >= self.queue_start:
+        if length and self.phase(batch.step).fills_queue:
             crops = self.config.crops_for_assign
             rows = torch.stack([processes.all_gather(embedding[crop]) for crop in crops])
             count = rows.shape[1]
             check_queue(length, count)
+
+            def begin(step: int) -> int:
+                return (step - self.queue_start) * count % length
+
             # the oldest go; order does not matter
-            begin = (batch.step - self.queue_start) * count % length
-            self.queue[:, begin : begin + count] = rows.to(self.queue.dtype)
+            device = rows.device
+            first = of_step(begin, batch.step, device, torch.long)
+            places = first + torch.arange(count, device=device)
+            self.queue.index_copy_(1, places, rows.to(self.queue.dtype))
 
     @torch.no_grad()
     def _normalize_prototypes(self) -> None:

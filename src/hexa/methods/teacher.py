@@ -104,6 +104,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
     area. The teacher is a part of each checkpoint, so that a resumed run has the one it began with.
     """
 
+    is_static = True
     encoder: Encoder
 
     def __init__(

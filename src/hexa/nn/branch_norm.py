@@ -229,12 +229,11 @@ class _GroupedNorm(torch.autograd.Function):
                 )
         ctx.save_for_backward(x, weight, mean, invstd)
         var = invstd.pow(-2) - eps
-        if counts[0] == counts[-1]:  # a Python number need not be copied to the device
-            var = var * (counts[0] / (counts[0] - 1))
-        else:
-            var = var * torch.tensor(
-                [[n / (n - 1)] for n in counts], dtype=var.dtype, device=var.device
-            )
+        # the first runs may be larger than the others; numbers that are not copied to the device
+        larger = counts.count(counts[0])
+        var[:larger] *= counts[0] / (counts[0] - 1)
+        if larger < len(counts):
+            var[larger:] *= counts[-1] / (counts[-1] - 1)
         mean_of_means = mean.mean(0)
         mean_of_vars = var.mean(0)
         ctx.mark_non_differentiable(mean_of_means, mean_of_vars)

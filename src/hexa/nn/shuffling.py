@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hexa.ops import draws
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -25,8 +26,9 @@ def in_other_places(
     own = slice(begin, begin + size)
     # every process takes the images of its places in the permutation
     total = size * processes.world_size()
-    permutation = torch.randperm(total, generator=stream.generator())
-    permutation = permutation.to(crops.device, non_blocking=True)
+    permutation = draws.drawn(
+        lambda own: torch.randperm(total, generator=own.generator()), stream, crops.device
+    )
     mine = processes.all_gather(crops)[permutation[own]]
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)

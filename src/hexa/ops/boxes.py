@@ -50,14 +50,8 @@ def paste(
 ) -> Tensor:
     """x_cmx = M∘x + (1 − M)∘x[permutation]: a copy of images [B, 3, S, S] with each box filled from the partner.
 
-    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right) on the CPU. The memory format is kept.
+    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right). The memory format is kept.
     """
-    if len(boxes) == 1:
-        top, bottom, left, right = boxes[0].tolist()
-        box = (..., slice(top, bottom), slice(left, right))
-        mixed = images.clone()
-        mixed[box] = images[box][permutation]
-        return mixed
     return torch.where(_within(boxes, images), images[permutation], images)
 
 
@@ -77,7 +71,7 @@ def cut_out(
 
 
 def _within(boxes: Tensor, images: Tensor) -> Tensor:
-    """Which pixels of images [B, 3, S, S] are in their boxes [B, 4], bool [B, 1, S, S]."""
+    """Which pixels of images [B, 3, S, S] are in their boxes [B or 1, 4], bool [B or 1, 1, S, S]."""
     boxes = boxes.to(images.device, non_blocking=True)
     top, bottom, left, right = boxes[:, :, None].unbind(1)  # [B, 1] each
     along = torch.arange(images.shape[-1], device=images.device)

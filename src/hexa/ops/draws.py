@@ -1,14 +1,95 @@
-"""Random draws that differ between processes, each for its own images; all other draws are the same everywhere."""
+"""Random draws of a step, and the one door through which everything enters that differs from step to step.
+
+All draws are the same on every process, but for those that are for the images of a process.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from hexa.ops.photometric import to_device
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
+
+
+def drawn(make: Callable[[Stream], Tensor], stream: Stream, device: torch.device) -> Tensor:
+    """make(stream), on the device. `make` is a function of the stream alone; `stream` is a child of the batch's."""
+    values = _current.get()
+    if values is None:
+        return to_device(make(stream), device)
+    keys = stream.path[len(values.stream.path) :]
+    return values.take(lambda given, _: make(given.child(*keys)), device)
+
+
+def of_step(
+    make: Callable[[int], float],
+    step: int,
+    device: torch.device,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """The number make(step), such as a momentum, 0-d on the device. `make` is a function of the step alone."""
+
+    def number(_: Stream | None, at: int) -> Tensor:
+        return torch.full((), make(at), dtype=dtype, device=device)
+
+    values = _current.get()
+    return number(None, step) if values is None else values.take(number, device)
+
+
+@dataclass
+class _Value:
+    make: Callable[[Stream, int], Tensor]
+    tensor: Tensor
+
+
+class StepValues:
+    """Tensors for all that enters steps of one kind through `drawn` and `of_step`, in the order of asking.
+
+    The first step inside `of` creates them. Every later step finds its own values in the same tensors, so that whatever
+    has read them, such as a CUDA graph, can be repeated.
+    """
+
+    def __init__(self) -> None:
+        self.stream = Stream(0)
+        self._step = 0
+        self._values: list[_Value] = []
+        self._taken = 0
+
+    def fill(self, stream: Stream, step: int) -> None:
+        """Compute the values of a step: `stream` is its batch's, `step` its number."""
+        self.stream = stream
+        self._step = step
+        for value in self._values:
+            made = value.make(stream, step)
+            value.tensor.copy_(to_device(made, value.tensor.device))
+
+    @contextmanager
+    def of(self, stream: Stream, step: int) -> Iterator[None]:
+        """Inside the context, a step takes its values from here."""
+        self.fill(stream, step)
+        self._taken = 0
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def take(self, make: Callable[[Stream, int], Tensor], device: torch.device) -> Tensor:
+        """The next value."""
+        if self._taken == len(self._values):
+            made = make(self.stream, self._step)
+            self._values.append(_Value(make, to_device(made, device).clone()))
+        self._taken += 1
+        return self._values[self._taken - 1].tensor
+
+
+_current: ContextVar[StepValues | None] = ContextVar("step values", default=None)
 
 
 def partners(count: int, stream: Stream) -> Tensor:
@@ -28,8 +109,15 @@ def normal_like(crop: Tensor, stream: Stream) -> Tensor:
 
 
 def _drawn_like(draw: Callable[..., Tensor], crop: Tensor, stream: Stream) -> Tensor:
-    generator = stream.child(processes.rank()).generator(crop.device)
-    return draw(crop.shape, generator=generator, device=crop.device).to(crop.dtype)
+    shape = crop.shape
+    device = crop.device
+    dtype = crop.dtype
+
+    def make(own: Stream) -> Tensor:
+        generator = own.child(processes.rank()).generator(device)
+        return draw(shape, generator=generator, device=device).to(dtype)
+
+    return drawn(make, stream, device)
 
 
 def integers(

@@ -77,7 +77,7 @@ def compare(
     everyone: Tensor,
     num_prototypes: int,
     num_compared: int,
-    generator: torch.Generator,
+    order: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """The prototypes that a batch is compared with, and which of them is each image's positive.
 
@@ -85,12 +85,11 @@ def compare(
     are distinct, so an image's positive is never among its negatives.
 
     own: int64 [B], the clusters of the images, −100 for none. everyone: [W·B], those of all processes, with at most
-    `num_compared` distinct values. generator: on their device, in the same state on every process. Returns indices of
-    prototypes [M], and for each image the index of its positive among them [B], −100 for none.
+    `num_compared` distinct values. order: a random permutation of the prototypes, [K], the same on every process.
+    Returns indices of prototypes [M], and for each image the index of its positive among them [B], −100 for none.
     """
     if num_prototypes <= num_compared:
         return torch.arange(num_prototypes, device=own.device), own
-    order = torch.randperm(num_prototypes, generator=generator, device=own.device)
     first = order.new_zeros(num_prototypes + 1)  # the last entry is for images without a cluster
     first.index_fill_(0, torch.where(everyone >= 0, everyone, num_prototypes), num_prototypes)
     compared = (order + first[:-1]).topk(num_compared).indices

@@ -17,13 +17,17 @@ from hexa.core import MAIN, Branch
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.objective import STD
+from hexa.ops.draws import StepValues
 from hexa.runtime import processes
-from hexa.testing.cases import BATCH, Case, train
+from hexa.testing.cases import BATCH, Case, one_step, train
+from hexa.testing.recording import Recording, first_difference
 
 State = Mapping[str, Any]
 _GATHER = (
     "gather by processes.all_gather, or all_gather_with_gradient if the loss needs its gradient"
 )
+#: Steps of one phase: no prototypes thaw, no queue becomes full, no epoch begins.
+_STEADY = (3, 4, 5)
 STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
@@ -234,6 +238,29 @@ def a_resumed_method_goes_on(case: Case) -> None:
     )
 
 
+def step_is_static(case: Case) -> None:
+    """Two steps of one phase make the same calls of torch with the same numbers, if method and hard examples say so."""
+    kinds = (case.method.method, *case.hard_examples.values())
+    if not all(kind.is_static for kind in kinds):
+        return
+    method = case.build()
+    objective = case.objective(method)
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    values = StepValues()
+    recordings = []
+    for number in _STEADY:
+        data = case.batch(number)
+        recording = Recording()
+        with values.of(data.stream, number), recording:
+            one_step(objective, optimizer, data)
+        recordings.append(recording)
+    first, *others = recordings[1:]  # only the first step of all looks at pixels
+    for other in others:
+        said = first_difference(first, other)
+        _require(not said, f"two steps differ, so that no GPU can repeat one: {said}")
+    _require(not first.reads, f"the host waits for the device: {', '.join(first.reads[:3])}")
+
+
 def two_processes_equal_one(case: Case) -> None:
     """Two steps of two processes with half of each batch end, within 1e-8, where one process ends with all of it."""
     if any(
@@ -297,6 +324,7 @@ LAWS: dict[str, Callable[[Case], None]] = {
         weight_zero_changes_nothing,
         shared_gradients_are_exact,
         a_resumed_method_goes_on,
+        step_is_static,
         two_processes_equal_one,
     )
 }

@@ -21,6 +21,14 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 
 
+def move(parameters: list[Tensor], steps: Sequence[Tensor], rate: float | Tensor) -> None:
+    """θ ← θ − lr·v for each parameter; the rate is a number, or 0-d on the device."""
+    if isinstance(rate, Tensor):
+        torch._foreach_sub_(parameters, torch._foreach_mul(steps, rate))
+    else:
+        torch._foreach_add_(parameters, steps, alpha=-rate)
+
+
 class Muon(torch.optim.Optimizer):
     """Groups with `orthogonal` hold convolutions θ [out, in, k, k], seen as matrices [out, in·k²]; others follow SGD.
 
@@ -62,13 +70,13 @@ class Muon(torch.optim.Optimizer):
                 ahead = torch._foreach_add(gradients, velocities, alpha=group["momentum"])
                 _turn(parameters, ahead, group["lr"])
             else:
-                torch._foreach_add_(parameters, velocities, alpha=-group["lr"])
+                move(parameters, velocities, group["lr"])
 
 
 def _turn(
     kernels: list[Tensor],
     ahead: Sequence[Tensor],
-    angle: float,
+    angle: float | Tensor,
 ) -> None:
     """Turn convolutions by an angle against their orthogonalised momentum, in place; their norms stay."""
     matrices = [kernel.flatten(1) for kernel in ahead]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import InitVar, dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import pydantic
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
 from hexa.config import Config
-from hexa.training.muon import Muon
+from hexa.ops.draws import of_step
+from hexa.training.muon import Muon, move
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
@@ -72,8 +75,46 @@ class Pace(NamedTuple):
     from_epoch: int = 0
 
 
+class SGD(torch.optim.SGD):
+    """torch's SGD, except that the rate may be a 0-d tensor on the device, which torch would read on the host."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Change the parameters that have a gradient."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            steps: Any = [parameter.grad for parameter in parameters]
+            if group["weight_decay"]:
+                steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
+            if group["momentum"]:
+                velocities = self._velocities(parameters, steps, group["momentum"])
+                if group["nesterov"]:
+                    velocities = torch._foreach_add(steps, velocities, alpha=group["momentum"])
+                steps = velocities
+            move(parameters, steps, group["lr"])
+
+    def _velocities(
+        self, parameters: list[nn.Parameter], steps: Sequence[Tensor], momentum: float
+    ) -> Sequence[Tensor]:
+        """v ← μ·v + g, which begins with g."""
+        states = [self.state[parameter] for parameter in parameters]
+        kept = [state.get("momentum_buffer") is not None for state in states]
+        old = [state["momentum_buffer"] for state in itertools.compress(states, kept)]
+        if old:
+            torch._foreach_mul_(old, momentum)
+            torch._foreach_add_(old, list(itertools.compress(steps, kept)))
+        for state, step, known in zip(states, steps, kept, strict=True):
+            if not known:
+                state["momentum_buffer"] = step.clone()
+        return [state["momentum_buffer"] for state in states]
+
+
 #: Those that leave batch-norms and biases alone, but for the plain step.
 _SPARE_VECTORS = {"lars", "adamw"}
+#: Those that take a rate that is a tensor on a GPU.
+_CAPTURABLE = {"sgd", "adamw", "muon"}
 
 
 def build(
@@ -120,13 +161,13 @@ def _made(
     groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any
 ) -> torch.optim.Optimizer:
     if config.name == "adamw":
-        return torch.optim.AdamW(groups, **common)
+        on_gpu = groups[0]["params"][0].is_cuda
+        return torch.optim.AdamW(groups, capturable=on_gpu, **common)
     if config.name == "muon":
         return Muon(groups, momentum=config.momentum, **common)
     common |= {"momentum": config.momentum, "nesterov": config.nesterov}
     if config.name == "sgd":
-        # torch picks its multi-tensor form on a GPU; the fused one fails where a parameter gets its first gradient late
-        return torch.optim.SGD(groups, **common)
+        return SGD(groups, **common)
     from timm.optim.lars import Lars  # here: it takes a while to import
 
     made: torch.optim.Optimizer = Lars(
@@ -152,6 +193,8 @@ class ScheduledOptimizer:
     epochs: int
     steps_per_epoch: int
     max_steps: InitVar[int | None] = None
+    capturable: bool = False
+    """Give the optimizer its rates as tensors on the device, so that a CUDA graph of a step serves all steps."""
 
     def __post_init__(self, max_steps: int | None) -> None:
         steps = self.epochs * self.steps_per_epoch
@@ -166,16 +209,34 @@ class ScheduledOptimizer:
 
     def step(self, step: int) -> None:
         """Change the parameters by their gradients, at the rates of this step, and drop the gradients."""
-        learning_rate = self.learning_rate(step)
-        decay = self.config.weight_decay_at(step / self.total_steps)
-        for group in self.optimizer.param_groups:
-            rate = learning_rate if group.get("scheduled", True) else self.optimizer.defaults["lr"]
-            group["lr"] = rate * group.get("rate", 1.0)
-            group["weight_decay"] = decay if group.get("decayed", True) else 0.0
+        self.set_rates(step)
+        if self.capturable:
+            for group in self.optimizer.param_groups:
+                first = group["params"][0]
+                rate = partial(self._rate, group)
+                group["lr"] = of_step(rate, step, first.device, first.dtype)
         if self.config.max_gradient_norm is not None:
             clip_each_gradient(self.parameters, self.config.max_gradient_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.set_rates(step)
+
+    def set_rates(self, step: int) -> None:
+        """Set the rates of a step, as numbers; checkpoints hold these."""
+        decay = self.config.weight_decay_at(step / self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(group, step)
+            group["weight_decay"] = decay if group.get("decayed", True) else 0.0
+
+    def _rate(self, group: Mapping[str, Any], step: int) -> float:
+        scheduled = group.get("scheduled", True)
+        rate = self.learning_rate(step) if scheduled else self.optimizer.defaults["lr"]
+        return float(rate * group.get("rate", 1.0))
+
+    @property
+    def may_be_captured(self) -> bool:
+        """True if all that differs between its steps are rates that may be tensors."""
+        return self.config.name in _CAPTURABLE and self.config.final_weight_decay is None
 
     def thaws_after(self, epoch: int) -> bool:
         """Whether parameters that do not learn in this epoch learn later, so that later steps take longer."""

@@ -1,0 +1,60 @@
+"""What a step asks of torch, call by call: a CUDA graph repeats exactly these calls on the same tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+#: How torch marks calls whose result the host reads, or whose shape it must learn.
+_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+#: Makes a tensor of numbers of the host.
+_FROM_HOST = torch.ops.aten.lift_fresh.default
+
+
+class Recording(TorchDispatchMode):
+    """Inside the context, writes down each call with its arguments: of tensors the layout, of all else the value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, ...]] = []
+        #: The calls for whose result the host would wait.
+        self.reads: list[str] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        if function.namespace != "profiler":
+            with _disable_current_modes():
+                written = [_written(leaf) for leaf in tree_leaves((args, given))]
+            self.calls.append((str(function), *written))
+            if _reads(function, args):
+                self.reads.append(str(function))
+        return function(*args, **given)
+
+
+def _reads(function: Any, args: Any) -> bool:
+    """Whether the host waits for a result, or for a copy of its numbers. Of `index` it does only with a mask."""
+    if function is torch.ops.aten.index.Tensor:
+        return any(index is not None and index.dtype == torch.bool for index in args[1])
+    return function is _FROM_HOST or bool(_READS & set(function.tags))
+
+
+def _written(leaf: Any) -> str:
+    if not isinstance(leaf, Tensor):
+        return repr(leaf)
+    return f"{leaf.dtype} {tuple(leaf.shape)} {leaf.stride()}"
+
+
+def first_difference(one: Recording, other: Recording) -> str:
+    """The first call in which two recordings differ, in words; empty if all calls are the same."""
+    for number, (a, b) in enumerate(zip(one.calls, other.calls, strict=False)):
+        if a != b:
+            return f"call {number}: {' '.join(a)[:300]} and then {' '.join(b)[:300]}"
+    if len(one.calls) != len(other.calls):
+        return f"{len(one.calls)} calls and then {len(other.calls)}"
+    return ""
