@@ -33,7 +33,12 @@ from hexa.training.step import prepared, step
 MOCO = "cifar10-moco-v2"
 #: Enough for eight groups of two.
 BATCH = 32
-SMALL = {"batch_size": BATCH, "method.queue_size": 64, "training.precision": "bf16", "training.device": "cpu"}
+SMALL = {
+    "batch_size": BATCH,
+    "method.queue_size": 64,
+    "training.precision": "bf16",
+    "training.device": "cpu",
+}
 LITE0 = {
     "network.name": "efficientnet_lite0",
     "views.size": 64,
@@ -58,7 +63,18 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 FREE = ("empty", "detach", "alias", "lift_fresh", "_record_function", "new_empty", "is_same_size")
 #: What is counted apart: copies and changes of type; and calls that compute layers.
 CASTS = ("_to_copy", "copy_", "clone")
-LAYERS = ("convolution", "batch_norm", "relu", "hardtanh", "threshold", "mm", "addmm", "bmm", "pool", "mean.dim")
+LAYERS = (
+    "convolution",
+    "batch_norm",
+    "relu",
+    "hardtanh",
+    "threshold",
+    "mm",
+    "addmm",
+    "bmm",
+    "pool",
+    "mean.dim",
+)
 
 
 class Counting(TorchDispatchMode):
@@ -68,9 +84,13 @@ class Counting(TorchDispatchMode):
         super().__init__()
         self.calls: Counter[str] = Counter()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         name = function.name().partition("::")[2]
-        is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in function._schema.returns)
+        is_view = any(
+            r.alias_info is not None and not r.alias_info.is_write for r in function._schema.returns
+        )
         if function.namespace != "profiler" and not is_view and not name.startswith(FREE):
             self.calls[name] += 1
         return function(*args, **(kwargs or {}))
@@ -88,9 +108,16 @@ def count(experiment: Experiment) -> dict[str, Any]:
     method.train()
     objective = build.build_objective(experiment, method, machine)
     optimizer = build.build_optimizer(experiment, method, 100)
+    for group in optimizer.optimizer.param_groups:
+        group["foreach"] = True  # torch's choice on a GPU
     for number in range(3):
-        crops = tuple(torch.rand(experiment.batch_size, 3, size, size) for _ in range(experiment.views.total_views))
-        batch = Batch(crops, torch.arange(experiment.batch_size), Stream(0).child("step", number), number)
+        crops = tuple(
+            torch.rand(experiment.batch_size, 3, size, size)
+            for _ in range(experiment.views.total_views)
+        )
+        batch = Batch(
+            crops, torch.arange(experiment.batch_size), Stream(0).child("step", number), number
+        )
         counting = Counting()
         with counting:
             step(objective, optimizer, prepared(batch, True), number)
@@ -98,7 +125,13 @@ def count(experiment: Experiment) -> dict[str, Any]:
     casts = sum(n for name, n in calls.items() if name.startswith(CASTS))
     layers = sum(n for name, n in calls.items() if any(part in name for part in LAYERS))
     every = sum(calls.values())
-    return {"calls": every, "layers": layers, "casts and copies": casts, "others": every - layers - casts, "by name": dict(calls.most_common(25))}
+    return {
+        "calls": every,
+        "layers": layers,
+        "casts and copies": casts,
+        "others": every - layers - casts,
+        "by name": dict(calls.most_common(25)),
+    }
 
 
 def main() -> None:
@@ -114,7 +147,9 @@ def main() -> None:
     for name in given.cases:
         recipe, fields = CASES[name]
         found[name] = count(override(get(recipe), fields))
-        print(name, {key: value for key, value in found[name].items() if key != "by name"}, flush=True)
+        print(
+            name, {key: value for key, value in found[name].items() if key != "by name"}, flush=True
+        )
     about = environment(torch.device("cpu"), "bf16")
     made = {name: about[name] for name in ("commit", "platform", "versions", "time")}
     if given.out:

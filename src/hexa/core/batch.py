@@ -71,11 +71,13 @@ class Branch:
     name: "main" is the set that is kept; any other name is a set of its own ("aux" for adversarial views).
     training: normalise with batch statistics; else with running ones.
     update: let this pass move the running statistics; extra passes of an attack must not.
+    learns: batch-norms get gradients of scale and shift; attacks, which ask for the crops' gradient alone, throw them away.
     """
 
     name: str = "main"
     training: bool = True
     update: bool = True
+    learns: bool = True
 
     @classmethod
     def of(cls, text: str, update: bool = True) -> Branch:

@@ -52,7 +52,7 @@ class Score:
     def gradient(self, example: Example, branch: Branch) -> tuple[Tensor, ...]:
         """∂ mean(score) / ∂ crops by a pass of its own, which leaves parameters' gradients and statistics alone."""
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
-        still = replace(branch, update=False)
+        still = replace(branch, update=False, learns=False)
         with torch.enable_grad():
             loss = self(replace(example, crops=crops, branch=still)).mean()
             return torch.autograd.grad(loss, crops)

@@ -55,7 +55,7 @@ class VAT(HardExample):
         source: Example,
         stream: Stream,
     ) -> Example:
-        through = replace(Branch.of(self.generation), update=False)
+        through = replace(Branch.of(self.generation), update=False, learns=False)
         clean = tuple(crop.detach() for crop in source.crops)
         still = None
         if self.measure == "cosine":

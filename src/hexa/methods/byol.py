@@ -114,4 +114,4 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         def momentum(step: int) -> float:
             return cosine_momentum(self.config.momentum, step, self.total_steps)
 
-        follow(self.target, self.encoder, of_step(momentum, batch.step, embedding.device))
+        follow(self.target, self.encoder, of_step(momentum, batch.step, batch.crops[0].device))

@@ -142,7 +142,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         def at(step: int) -> float:
             return cosine_momentum(self.config.momentum, step, self.total_steps)
 
-        momentum = of_step(at, batch.step, embedding.device)
+        momentum = of_step(at, batch.step, self.center.device)
         follow(self.teacher, self.student, momentum)
         follow(self.teacher_prototypes, self.prototypes, momentum)
         center = processes.all_reduce_sum(labels.center.clone()) / processes.world_size()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +27,24 @@ def groups_here(groups: int) -> int:
 
 def run_sizes(images: int, groups: int) -> list[int]:
     """The number of images in each of `groups` runs; the first runs have one more if the division has a remainder."""
-    least, more = divmod(images, groups)
+    least = images // groups  # torch.compile knows no divmod
+    more = images - groups * least
     return [least + 1] * more + [least] * (groups - more)
+
+
+class _Seen(NamedTuple):
+    """What a set of batch-norm values saw in a pass."""
+
+    chosen: Any
+    """Holds the running statistics that follow."""
+    momentum: float
+    mean: Tensor | None = None
+    """Of each group, [G, C]; None if the running statistics have followed already."""
+    spread: Tensor | None = None
+    """The unbiased variance of each group, [G, C]; with `counts` 1 / √(Var[x] + eps), of the biased one."""
+    counts: tuple[int, ...] = ()
+    """Values of a channel in each group."""
+    eps: float = 0.0
 
 
 @dataclass
@@ -35,12 +52,67 @@ class _Switch:
     """The branch that the batch-norms of one network use now; shared by all of them, so that switching is free.
 
     apart: processes see different groups, so that their running statistics have to be averaged. images: the number of
-    images in a pass, each with equally many rows; 0 if each row is an image.
+    images in a pass, each with equally many rows; 0 if each row is an image. seen: what has to move the running
+    statistics at the end of the pass, all of them at once; None outside of `use_branch`.
     """
 
     apart: bool
     branch: Branch = MAIN
     images: int = 0
+    seen: list[_Seen] | None = None
+
+
+@torch.no_grad()
+def _follow(seen: list[_Seen]) -> None:
+    """Move the running statistics by what batch-norms saw, and count the passes."""
+    turns = defaultdict[int, list[_Seen]](list)
+    times = Counter[int]()
+    for one in seen:
+        place = id(one.chosen)
+        # what a pass used twice follows twice, one after the other
+        turns[times[place]].append(one)
+        times[place] += 1
+    for together in turns.values():
+        _follow_at_once(together)
+
+
+def _follow_at_once(seen: list[_Seen]) -> None:
+    """Of different batch-norms, in few calls for all: r ← r + momentum · (mean over groups − r)."""
+    torch._foreach_add_([one.chosen.num_batches_tracked for one in seen], 1)
+    alike = defaultdict[Any, list[_Seen]](list)
+    for one in seen:
+        if one.mean is not None:
+            alike[one.momentum, len(one.mean), one.mean.dtype, not one.counts].append(one)
+    for (momentum, *_), together in alike.items():
+        widths = [one.chosen.running_mean.numel() for one in together]
+        means = [one.mean for one in together]
+        for name, values in (("running_mean", means), ("running_var", _variances(together))):
+            running = [getattr(one.chosen, name) for one in together]
+            found = torch.cat(values, 1).mean(0).to(running[0].dtype)  # [G, ΣC] -> [ΣC]
+            torch._foreach_lerp_(running, torch.split(found, widths), momentum)
+
+
+def _variances(seen: list[_Seen]) -> Sequence[Tensor]:
+    """The unbiased variance of each group, [G, C], for each of several batch-norms with the same kind of spread."""
+    spreads = [one.spread for one in seen]
+    if not seen[0].counts:
+        return spreads
+    found = torch._foreach_pow(spreads, -2)
+    torch._foreach_sub_(found, [one.eps for one in seen])
+    parts = []
+    factors = []
+    for one, variances in zip(seen, found, strict=True):
+        # the first groups may be larger than the others
+        larger = one.counts.count(one.counts[0])
+        for count, part in (
+            (one.counts[0], variances[:larger]),
+            (one.counts[-1], variances[larger:]),
+        ):
+            if len(part):
+                parts.append(part)
+                factors.append(count / (count - 1))
+    torch._foreach_mul_(parts, factors)
+    return found
 
 
 class BranchBatchNorm(nn.Module):
@@ -87,49 +159,57 @@ class BranchBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         branch = self.switch.branch
         chosen: Any = self if branch.name == "main" else getattr(self, branch.name)
+        weight = chosen.weight if branch.learns else chosen.weight.detach()
+        bias = chosen.bias if branch.learns else chosen.bias.detach()
         if self.kept or not (self.training and branch.training):
-            y = _fixed(
-                x, chosen.running_mean, chosen.running_var, chosen.weight, chosen.bias, self.eps
+            return self._acted(
+                _fixed(x, chosen.running_mean, chosen.running_var, weight, bias, self.eps)
             )
-        elif self.part > 1 or (self.groups > 1 and len(x) > 1):
-            y, mean, var = (
-                self._synchronized(x, chosen) if self.part > 1 else self._grouped(x, chosen)
-            )
-            if branch.update:
-                chosen.num_batches_tracked.add_(1)
-                chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), self.momentum)
-                chosen.running_var.lerp_(var.to(chosen.running_var.dtype), self.momentum)
+        seen = _Seen(chosen, self.momentum)
+        if self.part > 1:
+            y, mean, var = self._synchronized(x, weight, bias)
+            seen = _Seen(chosen, self.momentum, mean, var)
+        elif self.groups > 1 and len(x) > 1:
+            rows = self._rows(x)
+            y, mean, invstd = self._grouped(x, weight, bias, rows)
+            counts = tuple(number * x[0, 0].numel() for number in rows)
+            seen = _Seen(chosen, self.momentum, mean, invstd, counts, self.eps)
         elif branch.update:
-            chosen.num_batches_tracked.add_(1)
             mean = chosen.running_mean
             var = chosen.running_var
-            y = F.batch_norm(
-                x, mean, var, chosen.weight, chosen.bias, True, self.momentum, self.eps
-            )
+            y = F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
         else:
-            y = F.batch_norm(x, None, None, chosen.weight, chosen.bias, True, 0.0, self.eps)
+            y = F.batch_norm(x, None, None, weight, bias, True, 0.0, self.eps)
+        if branch.update and self.switch.seen is None:
+            _follow([seen])
+        elif branch.update:
+            self.switch.seen.append(seen)
+        return self._acted(y)
+
+    def _acted(self, y: Tensor) -> Tensor:
+        """What timm fuses with the normalisation."""
         if self.drop is not None:
             y = self.drop(y)
         return y if self.act is None else self.act(y)
 
-    def _grouped(self, x: Tensor, chosen: Any) -> tuple[Tensor, ...]:
-        """Normalise each group separately: y, and the statistics that running ones follow.
-
-        Groups have at least two rows, and all rows of their images.
-        """
+    def _rows(self, x: Tensor) -> list[int]:
+        """The number of rows of each group: at least two, and all rows of its images."""
         images = self.switch.images or len(x)
-        rows = [
-            len(x) // images * size
-            for size in run_sizes(images, min(self.groups, images, len(x) // 2))
-        ]
-        together = x.is_cuda and rows[0] == rows[-1]
-        return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps, together)  # type: ignore[no-any-return]
+        sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
+        return [len(x) // images * size for size in sizes]
 
-    def _synchronized(self, x: Tensor, chosen: Any) -> tuple[Tensor, ...]:
+    def _grouped(
+        self, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int]
+    ) -> tuple[Tensor, ...]:
+        """Normalise each group separately: y, and mean and 1 / √(Var[x] + eps) of each group."""
+        together = x.is_cuda and rows[0] == rows[-1]
+        return _GroupedNorm.apply(x, weight, bias, rows, self.eps, together)  # type: ignore[no-any-return]
+
+    def _synchronized(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         """Normalise the images of several processes together: y, and the statistics that running ones follow."""
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break()  # a compiled graph cannot contain the exchange of statistics
-        return SynchronizedNorm.apply(x, chosen.weight, chosen.bias, self.eps, self.part)  # type: ignore[no-any-return]
+        return SynchronizedNorm.apply(x, weight, bias, self.eps, self.part)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def copy_main(self, branch: str) -> None:
@@ -190,7 +270,7 @@ class _GroupedNorm(torch.autograd.Function):
 
     together: of runs of one size the channels of each are copied beside those of the others and normalised at once. It
     costs two copies each way, but launches a few large kernels instead of several small ones a run, as a GPU needs.
-    Returns y and the means over groups of the batch mean and of the unbiased batch variance (for running statistics).
+    Returns y, and mean and 1 / √(Var[x] + eps) of each group, [G, C] (for running statistics).
     """
 
     @staticmethod
@@ -206,7 +286,6 @@ class _GroupedNorm(torch.autograd.Function):
         if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
             x = x.contiguous()  # of other layouts torch's out= leaves the mean unwritten
         y = torch.empty_like(x)
-        counts = [n * x[0, 0].numel() for n in rows]
         ctx.rows = rows
         ctx.eps = eps
         ctx.together = together
@@ -227,17 +306,10 @@ class _GroupedNorm(torch.autograd.Function):
                 _ = torch.native_batch_norm(
                     part, weight, bias, None, None, True, 0.0, eps, out=tuple(out)
                 )
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, mean, invstd)
-        var = invstd.pow(-2) - eps
-        # the first runs may be larger than the others; numbers that are not copied to the device
-        larger = counts.count(counts[0])
-        var[:larger] *= counts[0] / (counts[0] - 1)
-        if larger < len(counts):
-            var[larger:] *= counts[-1] / (counts[-1] - 1)
-        mean_of_means = mean.mean(0)
-        mean_of_vars = var.mean(0)
-        ctx.mark_non_differentiable(mean_of_means, mean_of_vars)
-        return y, mean_of_means, mean_of_vars
+        ctx.mark_non_differentiable(mean, invstd)
+        return y, mean, invstd
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -343,15 +415,17 @@ def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> It
     if switch is None:
         yield
         return
-    before = switch.branch, switch.images
+    before = switch.branch, switch.images, switch.seen
     switch.branch = branch
     switch.images = images
+    switch.seen = []
     try:
         yield
+        _follow(switch.seen)
         if switch.apart and branch.training and branch.update and network.training:
             _average_statistics(network, branch.name)
     finally:
-        switch.branch, switch.images = before
+        switch.branch, switch.images, switch.seen = before
 
 
 def _average_statistics(network: nn.Module, branch: str) -> None:

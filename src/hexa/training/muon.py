@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hexa.runtime.precision import at_least_fp32
 
@@ -98,30 +99,45 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
 
     The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is of products P ← F·P and A ← F·A·F with P = I at first, all
     of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
-    together: multiply matrices of one size in one batch, since a GPU would wait for many small products to be launched.
+    together: multiply several matrices in one batch, since a GPU would wait for many small products to be launched.
     """
     wide = list(map(at_least_fp32, matrices))
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
-    grams = [x @ x.T for x in wide]
-    factors = _factors_together(grams) if together else list(map(_factor, grams))
+    found = _together(wide) if together else [_factor(x @ x.T) @ x for x in wide]
     made = []
-    for given, x, factor in zip(matrices, wide, factors, strict=True):
-        y = factor @ x
+    for given, y in zip(matrices, found, strict=True):
         is_tall = len(given) > given.shape[1]
         made.append((y.T if is_tall else y).to(given.dtype))
     return made
 
 
-def _factors_together(grams: list[Tensor]) -> list[Tensor]:
-    """`_factor` of each matrix; those of one size and type in one batch."""
+def _together(wide: list[Tensor]) -> list[Tensor]:
+    """`_factor(x @ x.T) @ x` of each matrix: those of one shape are multiplied in one batch, and the iteration takes all
+    squares of about one size, filled up with zeros, which the others do not see."""
     places = defaultdict[Any, list[int]](list)
-    for place, gram in enumerate(grams):
-        places[len(gram), gram.dtype, gram.device].append(place)
-    factors = dict[int, Tensor]()
-    for alike in places.values():
-        stacked = torch.stack([grams[place] for place in alike])
-        factors |= zip(alike, _factor(stacked), strict=True)
-    return [factors[place] for place in range(len(grams))]
+    for place, x in enumerate(wide):
+        places[x.shape, x.dtype, x.device].append(place)
+    batches = [torch.stack([wide[place] for place in alike]) for alike in places.values()]
+    grams = defaultdict[Any, list[Tensor]](list)
+    for batch in batches:
+        side = batch.shape[1]
+        padded = F.pad(batch @ batch.mT, (0, _size(side) - side, 0, _size(side) - side))
+        grams[_size(side), batch.dtype, batch.device].append(padded)
+    factors = {
+        kind: iter(torch.split(_factor(torch.cat(parts)), [len(part) for part in parts]))
+        for kind, parts in grams.items()
+    }
+    found = dict[int, Tensor]()
+    for alike, batch in zip(places.values(), batches, strict=True):
+        side = batch.shape[1]
+        factor = next(factors[_size(side), batch.dtype, batch.device])
+        found |= zip(alike, factor[:, :side, :side] @ batch, strict=True)
+    return [found[place] for place in range(len(wide))]
+
+
+def _size(side: int) -> int:
+    """The side to which squares are filled up: a power of 2, from 16 on."""
+    return max(16, 1 << (side - 1).bit_length())
 
 
 def _factor(gram: Tensor) -> Tensor:

@@ -41,9 +41,11 @@ def step(
     # let the parameters learn that do so in this epoch
     optimizer.thaw(number // optimizer.steps_per_epoch)
     # back-propagate one term after another: clean, adversarial, cut-mixed …; each frees its graph before the next is built
-    for term in objective.losses(batch):
-        term.loss.backward()  # type: ignore[no-untyped-call]
-        seen(term)
+    # (an outer autocast, although off, has the inner ones cast each weight once for all terms)
+    with torch.autocast(batch.crops[0].device.type, enabled=False):
+        for term in objective.losses(batch):
+            term.loss.backward()  # type: ignore[no-untyped-call]
+            seen(term)
     # average the gradients over all processes, once
     processes.average_gradients(optimizer.parameters)
     ready()
