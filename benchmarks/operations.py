@@ -60,7 +60,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "harden, EfficientNet-Lite0, two attack steps": ("teacher", LITE0),
 }
 #: Calls that launch nothing.
-FREE = ("empty", "detach", "alias", "lift_fresh", "_record_function", "new_empty", "is_same_size")
+FREE = ("empty", "detach", "alias", "lift_fresh", "new_empty", "_unsafe_view", "promote_types")
 #: What is counted apart: copies and changes of type; and calls that compute layers.
 CASTS = ("_to_copy", "copy_", "clone")
 LAYERS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -53,13 +53,27 @@ class _Switch:
 
     apart: processes see different groups, so that their running statistics have to be averaged. images: the number of
     images in a pass, each with equally many rows; 0 if each row is an image. seen: what has to move the running
-    statistics at the end of the pass, all of them at once; None outside of `use_branch`.
+    statistics at the end of the pass, all of them at once; None outside of `use_branch`. kept: the batch-norms whose
+    statistics are kept. scales: of these in a pass on a GPU, weight / √(Var[x] + eps).
     """
 
     apart: bool
     branch: Branch = MAIN
     images: int = 0
     seen: list[_Seen] | None = None
+    kept: list[BranchBatchNorm] = field(default_factory=list)
+    scales: dict[BranchBatchNorm, Tensor] = field(default_factory=dict)
+
+    @torch.no_grad()
+    def prepare_scales(self) -> None:
+        """Compute the scales of a pass in few calls for all batch-norms."""
+        self.scales = {}
+        if self.kept and self.kept[0].weight.is_cuda and self.branch.training:
+            sets = [norm.chosen(self.branch) for norm in self.kept]
+            spread = torch._foreach_add([s.running_var for s in sets], [n.eps for n in self.kept])
+            torch._foreach_rsqrt_(spread)
+            scales = torch._foreach_mul(spread, [s.weight for s in sets])
+            self.scales = dict(zip(self.kept, scales, strict=True))
 
 
 @torch.no_grad()
@@ -158,13 +172,14 @@ class BranchBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         branch = self.switch.branch
-        chosen: Any = self if branch.name == "main" else getattr(self, branch.name)
+        chosen = self.chosen(branch)
         weight = chosen.weight if branch.learns else chosen.weight.detach()
         bias = chosen.bias if branch.learns else chosen.bias.detach()
         if self.kept or not (self.training and branch.training):
-            return self._acted(
-                _fixed(x, chosen.running_mean, chosen.running_var, weight, bias, self.eps)
-            )
+            mean = chosen.running_mean
+            var = chosen.running_var
+            scale = self.switch.scales.get(self)
+            return self._acted(_fixed(x, mean, var, weight, bias, self.eps, scale))
         seen = _Seen(chosen, self.momentum)
         if self.part > 1:
             y, mean, var = self._synchronized(x, weight, bias)
@@ -185,6 +200,10 @@ class BranchBatchNorm(nn.Module):
         elif branch.update:
             self.switch.seen.append(seen)
         return self._acted(y)
+
+    def chosen(self, branch: Branch) -> Any:
+        """What holds the values of this branch."""
+        return self if branch.name == "main" else getattr(self, branch.name)
 
     def _acted(self, y: Tensor) -> Tensor:
         """What timm fuses with the normalisation."""
@@ -220,11 +239,17 @@ class BranchBatchNorm(nn.Module):
 
 
 def _fixed(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """Batch-norm with the given mean and variance."""
+    """Batch-norm with the given mean and variance. scale: weight / √(var + eps), if it is known."""
     if x.is_cuda and torch.is_grad_enabled():
-        return _FixedNorm.apply(x, mean, var, weight, bias, eps)  # type: ignore[no-any-return]
+        return _FixedNorm.apply(x, mean, var, weight, bias, eps, scale)  # type: ignore[no-any-return]
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
 
@@ -236,22 +261,29 @@ class _FixedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
+        ctx: Any,
+        x: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        scale: Tensor | None,
     ) -> Tensor:
-        ctx.save_for_backward(x, mean, var, weight)
+        ctx.save_for_backward(x, mean, var, weight, scale)
         ctx.eps = eps
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, var, weight = ctx.saved_tensors
+        x, mean, var, weight, scale = ctx.saved_tensors
         dy = gradients[0]
         dx = None
         dweight = None
         dbias = None
-        invstd = (var + ctx.eps).rsqrt()
         if ctx.needs_input_grad[0]:
-            scale = (weight * invstd).view(-1, *[1] * (x.ndim - 2))
+            scale = weight * (var + ctx.eps).rsqrt() if scale is None else scale
+            scale = scale.view(-1, *[1] * (x.ndim - 2))
             # second derivatives need another way than out=
             dx = (
                 (dy * scale).to(x.dtype)
@@ -260,9 +292,9 @@ class _FixedNorm(torch.autograd.Function):
             )
         if any(wanted := [bool(w) for w in ctx.needs_input_grad[3:5]]):
             _, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
-                dy, x, weight, mean, var, mean, invstd, False, ctx.eps, [False, *wanted]
+                dy, x, weight, mean, var, None, None, False, ctx.eps, [False, *wanted]
             )
-        return dx, None, None, dweight, dbias, None
+        return dx, None, None, dweight, dbias, None, None
 
 
 class _GroupedNorm(torch.autograd.Function):
@@ -401,6 +433,7 @@ def keep_statistics(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, BranchBatchNorm):
             module.kept = True
+            module.switch.kept.append(module)
 
 
 @contextmanager
@@ -419,6 +452,7 @@ def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> It
     switch.branch = branch
     switch.images = images
     switch.seen = []
+    switch.prepare_scales()
     try:
         yield
         _follow(switch.seen)

@@ -142,12 +142,19 @@ def _size(side: int) -> int:
 
 def _factor(gram: Tensor) -> Tensor:
     """The product P of the iteration that begins with A [n, n], or with several [k, n, n]."""
+    factor = _polynomial(gram)
+    product = factor
+    for _ in range(_STEPS - 1):
+        gram = factor @ gram @ factor
+        factor = _polynomial(gram)
+        product = factor @ product
+    return product
+
+
+def _polynomial(gram: Tensor) -> Tensor:
+    """F = a·I + b·A + c·A²."""
     a, b, c = _NEWTON_SCHULZ
     combined = torch.addmm if gram.ndim == 2 else torch.baddbmm
-    product = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-    for _ in range(_STEPS):
-        factor = combined(gram, gram, gram, beta=b, alpha=c)
-        factor.diagonal(dim1=-2, dim2=-1).add_(a)
-        product = factor @ product
-        gram = factor @ gram @ factor
-    return product
+    factor = combined(gram, gram, gram, beta=b, alpha=c)
+    factor.diagonal(dim1=-2, dim2=-1).add_(a)
+    return factor
