@@ -130,7 +130,7 @@ def test_fixed_norm_gradients(known: bool) -> None:
     found = branch_norm._FixedNorm.apply(*given)
     weights = torch.randn_like(x)
     parts = [x, plain.weight, plain.bias]
-    made = [y for y in torch.autograd.grad((found * weights).sum(), parts)]
+    made = list(torch.autograd.grad((found * weights).sum(), parts))
     torch.testing.assert_close(made, list(torch.autograd.grad((plain(x) * weights).sum(), parts)))
     assert made[0].is_contiguous(memory_format=torch.channels_last)
 

@@ -52,7 +52,7 @@ class StepValues:
     """Tensors for all that enters steps of one kind through `drawn` and `of_step`, in the order of asking.
 
     The first step inside `of` creates them. Every later step finds its own values in the same tensors, so that whatever
-    has read them, such as a CUDA graph, can be repeated.
+    has read them, such as a CUDA graph, can be repeated once they are filled again.
     """
 
     def __init__(self) -> None:
@@ -71,8 +71,14 @@ class StepValues:
 
     @contextmanager
     def of(self, stream: Stream, step: int) -> Iterator[None]:
-        """Inside the context, a step takes its values from here."""
+        """Inside the context, step `step` takes its values from here."""
         self.fill(stream, step)
+        with self.as_filled():
+            yield
+
+    @contextmanager
+    def as_filled(self) -> Iterator[None]:
+        """Inside the context, a step takes the values that are here."""
         self._taken = 0
         token = _current.set(self)
         try:

@@ -22,6 +22,9 @@ class TrainingConfig(Config):
     """Keep images and filters with channels innermost, which convolutions prefer."""
     compile: bool = False
     """Compile the networks with torch.compile: a minute at the start, faster steps on a GPU."""
+    graph: Literal["auto"] | bool = False
+    """auto: on a GPU, repeat steps as CUDA graphs, which launch thousands of small kernels at once; true: say so if that
+    is not possible. It was tried on the CPU alone, with a stand-in for the graph."""
     deterministic: bool = False
     """Take only deterministic GPU kernels, so that two runs agree bit for bit there too. On a CPU they do so anyway in
     fp32; in bf16 some of its kernels differ from call to call."""

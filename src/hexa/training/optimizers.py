@@ -113,8 +113,8 @@ class SGD(torch.optim.SGD):
 
 #: Those that leave batch-norms and biases alone, but for the plain step.
 _SPARE_VECTORS = {"lars", "adamw"}
-#: Those that take a rate that is a tensor on a GPU.
-_CAPTURABLE = {"sgd", "adamw", "muon"}
+#: Those that take a rate that is a tensor, and keep no numbers on the host.
+_CAPTURABLE = {"sgd", "muon"}
 
 
 def build(
@@ -161,8 +161,7 @@ def _made(
     groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any
 ) -> torch.optim.Optimizer:
     if config.name == "adamw":
-        on_gpu = groups[0]["params"][0].is_cuda
-        return torch.optim.AdamW(groups, capturable=on_gpu, **common)
+        return torch.optim.AdamW(groups, **common)
     if config.name == "muon":
         return Muon(groups, momentum=config.momentum, **common)
     common |= {"momentum": config.momentum, "nesterov": config.nesterov}
@@ -237,6 +236,11 @@ class ScheduledOptimizer:
     def may_be_captured(self) -> bool:
         """True if all that differs between its steps are rates that may be tensors."""
         return self.config.name in _CAPTURABLE and self.config.final_weight_decay is None
+
+    def learning(self, epoch: int) -> tuple[bool, ...]:
+        """Of each group, whether it learns in this epoch."""
+        groups = self.optimizer.param_groups
+        return tuple(group.get("from_epoch", 0) <= epoch for group in groups)
 
     def thaws_after(self, epoch: int) -> bool:
         """Whether parameters that do not learn in this epoch learn later, so that later steps take longer."""
