@@ -1,7 +1,8 @@
 """Self-supervised visual pre-training with hard examples.
 
-The short way. Every part is usable alone as well: `hexa.core`, `hexa.methods`, `hexa.hard_examples`, ….
-Importing this package is quick: torch is imported by the first call that needs it.
+This module has the functions for common tasks. The parts are usable on their own: `hexa.core`, `hexa.methods`,
+`hexa.hard_examples` and others. Importing this package is fast, because torch is imported by the first call that needs
+it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _Result = TypeVar("_Result")
 
 
 def _public(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
-    """Make gradients possible whatever the caller's mode."""
+    """Wrap a public function so that gradients work even if the caller is in inference mode."""
 
     @functools.wraps(function)
     def called(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
@@ -58,13 +59,13 @@ def pretrain(
 ) -> Path:
     """Pre-train a backbone without labels and return the run folder.
 
-    `recipe` is a name that `hexa recipes` lists, `file.py:function`, or an Experiment. `data` is a source such as
-    "digits" or "folder:photos"; `out` the run folder, "runs/RECIPE" if not given; `start` the weights to begin from, a
-    run, a file, "timm:NAME" or "python:MODULE:CALLABLE", whose network, normalisation and image size are taken over.
-    Further fields of the experiment are given by their dotted path:
-    `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
+    recipe: a name from `hexa recipes`, "file.py:function", or an Experiment. data: a source such as "digits" or
+    "folder:photos" (default: set by the recipe). epochs: number of passes over the data (default: set by the recipe).
+    out: run folder (default: "runs/RECIPE"). start: initial weights (a run folder, a file, "timm:NAME" or
+    "python:MODULE:CALLABLE"); their network, normalisation and image size are used. fields: further fields of the
+    experiment by dotted path, such as `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
 
-    Raises ValueError for an invalid field, source or folder, before anything is written.
+    Raises ValueError for an invalid field, source or folder before any file is written.
     """
     from hexa.recipes.experiment import override
     from hexa.recipes.plugins import experiment_of
@@ -94,16 +95,17 @@ def adapt(
     plan: bool = False,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Train a backbone further on your own images within a time, and say whether it helped.
+    """Continue training a backbone on your own images within a time limit, and measure whether it helped.
 
-    `backbone` is whatever `pretrain` may start from, `data` the images to learn from, `labelled` images to judge by,
-    whose labels are never trained on; `groups`, which of these were taken together, as in `compare`; `time` as "90s",
-    "30m" or "1h30m", or in seconds. `out` becomes a run folder that also holds the better of start and result for timm,
-    and the same call continues it if it was interrupted. domain: the kind of images, such as "aerial", which decides
-    the views; by their look if None. plan: print and return the plan, train nothing. fields as in `pretrain`.
+    backbone: initial weights, as for `start` of `pretrain`. data: training images. labelled: labelled images for the
+    evaluation; their labels are never used in training. groups: source of group labels, as in `compare`. time: time
+    limit such as "90s", "30m" or "1h30m", or a number of seconds. out: run folder, which also gets the better weights
+    for timm; after an interruption, the same call continues. domain: kind of images, such as "aerial", which decides
+    the views (default: chosen by the look of the images). plan: print and return the plan without training. fields: as
+    in `pretrain`.
 
-    Returns what the run keeps of it: `request`, `plan`, `table` (both sides' scores), `verdict`, and `kept`, the side
-    that won. Raises ValueError.
+    Returns the record of the run: `request`, `plan`, `table` (scores), `verdict`, and `kept`, which is "start" for the
+    initial weights or "result" for the trained weights. Raises ValueError.
     """
     from pathlib import Path
 
@@ -138,10 +140,10 @@ def harden(
     plan: bool = False,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Make a backbone robust against attacks on your own images within a time, and say what it gained and cost.
+    """Make a backbone robust against attacks on your own images within a time limit, and measure gain and cost.
 
-    strength: the radius of the attack in training, in grey levels of 255. price: points of clean accuracy, by the
-    labels, that may be lost. The rest, and what is returned, as of `adapt`. Raises ValueError.
+    strength: radius ε of the attack during training, in units of 1/255. price: allowed loss of clean accuracy, in
+    percentage points. The other arguments and the returned record are those of `adapt`. Raises ValueError.
     """
     from pathlib import Path
 
@@ -165,13 +167,12 @@ def harden(
 
 @_public
 def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
-    """The pre-trained network of a run folder, a file, or a name: images [B, 3, S, S] in [0, 1] -> features [B, D].
+    """Return a pre-trained network: images [B, 3, S, S] in [0, 1] -> features [B, D].
 
-    `spec` is a run folder, a safetensors or checkpoint file, "timm:NAME", or "random:NAME" for a recipe or a network
-    with untrained weights. Pixels are normalised inside. The state_dict is that of `.network`, the plain torch network,
-    and loads into timm's or torchvision's. given: mean, std, size, crop or interpolation of the images, instead of what
-    the backbone comes with.
-    Raises ValueError.
+    spec: a run folder, a safetensors or checkpoint file, "timm:NAME", or "random:NAME" for an untrained network or
+    recipe. The network normalises the pixels. Its attribute `network` is the plain torch network, whose state_dict
+    loads into the network of timm or torchvision. given: mean, std, size, crop or interpolation of the images (default:
+    those of the backbone). Raises ValueError.
     """
     from hexa.weights.pretrained import load_backbone as load
 
@@ -182,11 +183,11 @@ def load_backbone(spec: str | Path, **given: Unpack[Given]) -> Backbone:
 def evaluate(
     protocol: str, backbone: str | Path | Backbone, data: str, **options: Any
 ) -> dict[str, Any]:
-    """Evaluate a backbone on labelled images: "knn" or "linear" -> results with protocol, metrics in percent, seed ….
+    """Evaluate a backbone on labelled images; return protocol, metrics in percent, seed and other facts.
 
-    `backbone` is anything `load_backbone` takes, or what it returned. options: those of `hexa.evaluation.evaluate`
-    (preset, seed, holdout, …) and those of the protocol (k, …). Results for a run folder are added to its results.json.
-    Raises ValueError.
+    protocol: "knn", "linear" or another protocol of `hexa evaluate`. backbone: a spec for `load_backbone`, or a loaded
+    backbone. options: options of `hexa.evaluation.evaluate` (preset, seed, holdout, …) and of the protocol (k, …). For a
+    run folder, the result is also added to its results.json. Raises ValueError.
     """
     from hexa.evaluation import evaluate as run
     from hexa.evaluation.request import EvaluationRequest
@@ -197,10 +198,11 @@ def evaluate(
 
 @_public
 def embed(backbone: str | Path | Backbone, data: str, out: str | Path, **options: Any) -> Path:
-    """Write the features of every image to `out`, .npz or .parquet: features [N, D] float32, labels [N], paths [N].
+    """Write the features of every image to `out` and return its path.
 
-    options: `hexa.evaluation.request.EmbeddingRequest`. dense: the last feature maps [N, C, h, w] as features instead,
-    to .npz. mean, std, size, crop, interpolation: as for `load_backbone`.
+    The file, .npz or .parquet, has features [N, D] float32, labels [N] and paths [N]. options: fields of
+    `hexa.evaluation.request.EmbeddingRequest`, among them dense (write the last feature maps [N, C, h, w], .npz only) and
+    mean, std, size, crop, interpolation (as for `load_backbone`).
     """
     from hexa.evaluation.embed import embed as run
 
@@ -217,13 +219,13 @@ def compare(
     time: str | float = "10m",
     **options: Any,
 ) -> dict[str, Any]:
-    """Compare two backbones or more on images -> verdict, best, backbones with their scores, pairs with differences.
+    """Compare two backbones or more on images; return verdict, best, backbones with scores, pairs with differences.
 
-    backbones: each is anything `load_backbone` takes; the first is what the others are compared with. labelled: images
-    to judge by, those of `data` if None and they have labels. out: a folder for compare.html and compare.json. time: to
-    read images and extract features, as "90s" or "10m". options: images (compare on that many), groups ("FILE.csv" with
-    columns path and group, "column:NAME" or "key:NAME"), size, seed, device, precision, num_workers, max_image_pixels: those
-    of `hexa compare`; seconds, instead of time.
+    backbones: specs for `load_backbone`, or loaded backbones; the others are compared with the first. labelled: source
+    of labelled images for the scores (default: `data`). out: folder for compare.html and compare.json (default: write
+    nothing). time: time limit to read images and extract features, such as "90s" or "10m". options: images (number of
+    labelled images), groups ("FILE.csv" with columns path and group, "column:NAME" or "key:NAME"), size, seed, device,
+    precision, num_workers, max_image_pixels, as in `hexa compare`; seconds (a number that replaces time).
     """
     from pathlib import Path
 
@@ -248,9 +250,9 @@ def compare(
 
 
 def named(spec: str | Path | Backbone, seed: int = 0) -> str | Path | Backbone:
-    """`spec` as it is, unless it is random:RECIPE or random:FILE.py:FUNCTION: that untrained network, from this seed.
+    """Return the untrained network of a recipe for random:RECIPE or random:FILE.py:FUNCTION, and any other spec as it is.
 
-    The evaluation knows networks, not recipes; this is where the two meet.
+    seed: seed of the random weights. The evaluation itself knows networks, but no recipes.
     """
     kind, _, name = spec.partition(":") if isinstance(spec, str) else ("", "", "")
     if kind != "random":

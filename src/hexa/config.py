@@ -1,7 +1,7 @@
-"""The base of every configuration: typed, frozen, complete, and helpful when a field is mistyped.
+"""The base class of every configuration: typed, frozen, complete, with helpful errors for mistyped fields.
 
-The experiment that a recipe returns is `hexa.recipes.experiment.Experiment`; this module is a leaf that any package may
-import.
+A recipe returns a `hexa.recipes.experiment.Experiment`. This module imports no other package, so that any package may
+import it.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ import pydantic
 from hexa.entry_points import added, loaded
 
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
-"""The type of a field: a number from 0 to 1."""
+"""Type of a field: a number from 0 to 1."""
 PositiveShare = Annotated[float, pydantic.Field(gt=0, le=1)]
-"""The type of a field: a number above 0, at most 1."""
+"""Type of a field: a number above 0, at most 1."""
 
 
 class UserError(ValueError):
-    """A user's mistake in one line: what is wrong and what to do. The command line exits with status 2."""
+    """A mistake of the user: one line with the problem and the remedy. The command line exits with status 2."""
 
 
 class ConfigError(UserError):
     """One or several invalid fields. `problems` lists (dotted path, message)."""
 
     def __init__(self, problems: Iterable[tuple[str, str]]) -> None:
-        # pydantic hands these on, and can't hold half a character
+        # pydantic passes these texts on, and refuses lone surrogates
         self.problems = [
             (whole_characters(path), whole_characters(message)) for path, message in problems
         ]
@@ -42,26 +42,26 @@ class ConfigError(UserError):
         )
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[list[tuple[str, str]]]]:
-        return type(self), (self.problems,)  # what pickle would pass is the message
+        return type(self), (self.problems,)  # by default, pickle would pass the message
 
     @classmethod
     def of(cls, error: pydantic.ValidationError) -> ConfigError:
-        """pydantic's report in our words, with the paths of nested choices joined on."""
+        """Return pydantic's report in words of hexa, with full paths for nested fields."""
         return cls(problem for detail in error.errors() for problem in _problems(detail))
 
 
 def whole_characters(text: str) -> str:
-    """With escapes (\\udcff) for bytes of a file's name that are not UTF-8, which text elsewhere can't hold."""
+    """Return the text with escapes (\\udcff) for bytes of file names that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 
 @contextmanager
 def users_code(where: str) -> Iterator[None]:
-    """Turn a SystemExit of code that a user gave into a UserError: `sys.exit(0)` must not pass for success."""
+    """Turn a SystemExit in the user's code into a UserError, because `sys.exit(0)` must not count as success."""
     try:
         yield
     except SystemExit as left:
-        remedy = 'put what only a script does under `if __name__ == "__main__":`'
+        remedy = 'move the code of a script under `if __name__ == "__main__":`'
         raise UserError(
             f"{where}: its code ended the program by sys.exit({left.code!r}); {remedy}"
         ) from left
@@ -84,19 +84,19 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
 
 
 def reason(error: BaseException, most: int = 160) -> str:
-    """What an error says, on one line of at most `most` characters."""
+    """Return the message of an error on one line of at most `most` characters."""
     return textwrap.shorten(str(error) or type(error).__name__, most, placeholder=" …")
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """A half-sentence to end an error with: the nearest known name; all of them if there are few, else some."""
+    """Return the end of an error message: the nearest known name, or else a list of known names."""
     known = sorted(known)
     match = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"did you mean '{match[0]}'?" if match else f"known: {some(known, most=20)}"
 
 
 def some(names: Iterable[object], separator: str = ", ", most: int = 5) -> str:
-    """The first few names and the number of the others, as messages list them: "a, b, c and 4,321 more", or "none"."""
+    """Return a list of names for a message, such as "a, b, c and 4,321 more"; "none" without names."""
     texts = [str(name) for name in names]
     return (
         separator.join(texts[:most])
@@ -106,7 +106,7 @@ def some(names: Iterable[object], separator: str = ", ", most: int = 5) -> str:
 
 
 class Config(pydantic.BaseModel):
-    """A frozen pydantic model that refuses unknown fields and names the nearest known one."""
+    """A frozen pydantic model that refuses an unknown field and names the nearest known field."""
 
     model_config: ClassVar[pydantic.ConfigDict] = pydantic.ConfigDict(
         frozen=True,
@@ -119,7 +119,7 @@ class Config(pydantic.BaseModel):
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """With these fields. Raises ConfigError."""
+        """Return a config with these fields. Raises ConfigError."""
         try:
             return cls.model_validate(fields)
         except pydantic.ValidationError as error:
@@ -151,9 +151,9 @@ Base = TypeVar("Base", bound=Config)
 def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]:
     """Return every sub-class of `base` by the default of its `field`.
 
-    A new method or hard example is found by being a file of `package`, by being in a module that an installed
-    distribution names as an entry point of the group `package`, or by being imported. Raises UserError if one that is
-    only imported or added has the name of one that comes before it in this order.
+    A class is found in three places: in a module of `package`, in a module that an installed distribution names as an
+    entry point of the group `package`, and in any other imported module. Raises UserError if a class has the name of a
+    class in an earlier place.
     """
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
@@ -166,14 +166,14 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
         return 1 if candidate.__module__ in installed else 2
 
     found: dict[str, type[Base]] = {}
-    # of one that is defined twice, as in a notebook, the last counts
+    # if a class is defined twice, as in a notebook, the last definition counts
     for candidate in sorted(_subclasses(base), key=rank):
         name = candidate.model_fields[field].default
         if not isinstance(name, str):
             continue
         first = found.setdefault(name, candidate)
         home = sys.modules.get(candidate.__module__)
-        # a class whose file could not be imported lives on until it is collected
+        # a class of a file that failed to import exists until it is garbage-collected
         if rank(first) < rank(candidate) and getattr(home, candidate.__name__, None) is candidate:
             place = getattr(home, "__file__", None) or candidate.__module__
             message = (
@@ -184,7 +184,7 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
 
 
 def _subclasses(base: type[Base]) -> list[type[Base]]:
-    """Return all sub-classes at any depth, the last defined first."""
+    """Return all sub-classes at any depth, the latest definition first."""
     latest = reversed(base.__subclasses__())
     return [one for own in latest for one in (own, *_subclasses(own))]
 
@@ -192,7 +192,7 @@ def _subclasses(base: type[Base]) -> list[type[Base]]:
 def choose(
     base: type[Base], field: str, package: str, value: Any, default: str | None = None
 ) -> Base:
-    """The sub-class of `base` that `value[field]` names, validated. `default` stands in for an absent name."""
+    """Return the sub-class of `base` that `value[field]` names, validated. default: name if the field is missing."""
     known = choices(base, field, package)
     if isinstance(value, base):
         return value
@@ -200,7 +200,7 @@ def choose(
         raise ConfigError([("", f"expected fields, for instance {field}: …")])
     if field not in value and default is None:
         raise ConfigError(
-            [(field, f"is missing; expected {field}: NAME among the fields, got {some(value)}")]
+            [(field, f"is missing; give {field}: NAME among the fields, got {some(value)}")]
         )
     name = str(value.get(field, default))
     if name not in known:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import re
@@ -83,17 +84,12 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
     said = says(*command(weights, photos, out, "--time=20m")).out
     kept = json.loads((out / "adapt.json").read_text())
     assert not (out / "best.safetensors").exists()  # no state is chosen by the labels that judge
-    winner = f"the winner, the {kept['kept']} at 8 px, is loaded by"
-    assert said.splitlines()[-4:] == [
-        kept["verdict"],
-        f"report: {out / 'report.html'}",
-        winner,
-        kept["winner"]["load"],
-    ]
-    assert (
-        f"The winner, the {kept['kept']} at 8 px, is loaded by</p>"
-        in (out / "report.html").read_text()
-    )
+    *_, conclusion, report, file, load = said.splitlines()
+    assert [conclusion, load] == [kept["verdict"], kept["winner"]["load"]]
+    assert str(out / "report.html") in report
+    assert str(out / "winner.safetensors") in file
+    assert "8 px" in file
+    assert kept["winner"]["load"] in html.unescape((out / "report.html").read_text())
     assert [row[0] for row in kept["table"]["rows"]][:3] == [
         "image size, px",
         "k-NN, % ↑",
@@ -198,34 +194,26 @@ def test_adapt_plan_side_effects(
     data = [f"--data=folder:{photos}/train", f"--labelled=folder:{photos}/test"]
     told = says(*planning, *data, "--time=100s")
     assert "method: simclr, from" in told.out
-    assert "learning: the whole network, in the first pass the head alone" in told.out
-    assert "for medical-grey (--domain names another kind), 8 px\n" in told.out
-    assert (
-        f"{photos}/test (120 images), independent unless --groups is given; with 120 labelled images "
-        "a difference of about 10 points can be shown\n" in told.out
-    )
-    assert re.search(
-        r"length: about [\d.]+ passes over the images, in batches of 32, by muon at 0.012, 1 min 40 s in all\n",
-        told.out,
-    )
+    assert re.search(r"learning: the whole network.* head alone", told.out)
+    assert re.search(r"for medical-grey \(--domain .*\), 8 px\n", told.out)
+    assert re.search(rf"{photos}/test \(120 images\).* --groups .* 10 points", told.out)
+    assert re.search(r"length: about [\d.]+ passes.* 32.* muon .*0\.012.* 1 min 40 s", told.out)
     assert "timing a few steps" in told.err
     assert not out.exists()
     read.assert_called_once()
     starts.read(str(weights))  # later, the file as it is then
     assert read.call_count == 2
     of_photos = says(*planning, *data, "--time=100s", "--domain=photos").out
-    assert "learning: the last of 3 stages, in the first pass the head alone" in of_photos
+    assert re.search(r"learning: the last of 3 stages.* head alone", of_photos)
     assert "for photos, 8 px\n" in of_photos
     small = says(*planning, *data, "--epochs=9", "--views.size=4").out
-    assert "4 px; the start's own 8 px may be worth more than training gains\n" in small
+    assert re.search(r"views: .*4 px; .*8 px", small)
     inside = [*planning, f"--data={photos}/test", "--epochs=9"]
     told = "".join(
         says(*inside, f"--labelled={same}").out for same in (f"{photos}#test", f"{photos}/test")
     )
-    assert "; with 120 labelled images a difference of about 10 points can be shown\n" in told
-    assert (
-        told.count("labels: those of the images themselves, which it learns from, independent") == 1
-    )
+    assert re.search(r"labels: .*120 labelled images.* 10 points", told)
+    assert told.count("labels: those of the training images") == 1
 
 
 def test_adapt_too_little_time(
@@ -238,9 +226,7 @@ def test_adapt_too_little_time(
     asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={out}", *QUICK]
     said = says(*asked, "--time=10m", status=2).out.splitlines()[-1]
     # 100 images: 1 + 5 · 2 seconds each, 0.9 of the time, and a third to spare
-    assert said == (
-        "The time is too short to train on these images, so the original weights are kept; try --time 27m."
-    )
+    assert said.endswith("--time 27m.")
     assert main([*asked, f"--out={tmp_path / 'planned'}", "--time=10m", "--plan"]) == 2
     kept = json.loads((out / "adapt.json").read_text())
     assert kept["kept"] == "start"
@@ -249,11 +235,7 @@ def test_adapt_too_little_time(
     with pytest.raises(UserError, match="so not a run that has begun; give a run"):
         load_backbone(out)
     said = says(*asked, "--time=30m", "--plan").out  # the same folder, with more time
-    assert (
-        said.count("learning: the last of 3 stages")
-        == said.count("none, so whether it helped cannot be told")
-        == 1
-    )
+    assert said.count("learning: the last of 3 stages") == said.count("labels: none") == 1
     assert float(re.findall(r"length: about ([\d.]+) passes", said)[0]) >= 6
 
 

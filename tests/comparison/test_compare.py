@@ -165,7 +165,7 @@ def test_compare_learned_labelled_images(folder: Path) -> None:
     given = {"data": f"folder:{folder / 'photos'}", "labelled": f"folder:{folder / 'labelled'}"}
     learned.info["data"] = f"{given['data']}#train"
     found = compare(CompareRequest(backbones=(RANDOM, learned), size=8, seconds=30, **given))
-    assert "left out: 5 labelled near-duplicates of images of --data" in found.notes
+    assert any("left out: 5 labelled near-duplicates" in note for note in found.notes)
     assert len(found.images) == 80
     assert ("0/again-0.png", "all/0.png") in found.duplicates
 
@@ -201,7 +201,7 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     )
     groups = list[set[frozenset[str]]]()
     for found in map(compare, (request, told)):
-        assert "images of one group (3 groups in all) do not judge each other" in found.notes
+        assert any("(3 groups)" in note for note in found.notes)
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
@@ -209,7 +209,7 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     assert "as independent" in labelled.groups_note(found.judge, np.arange(9))
     alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
     for table, said in (
-        ("path,group", "no two images of .* in one group"),
+        ("path,group", "no two images"),
         (alike, "fewer than two classes"),
     ):
         (tmp_path / "visits.csv").write_text(table)
@@ -229,9 +229,9 @@ def test_alike_labelled_images(tmp_path: Path) -> None:
     given = {"data": f"folder:{tmp_path / 'all'}", "labelled": f"folder:{tmp_path / 'lab'}"}
     found = compare(CompareRequest(backbones=(RANDOM, "pixels:8"), size=8, seconds=30, **given))
     assert len(found.images) == 40
-    assert any("near-duplicates of others, and judge each other" in note for note in found.notes)
+    assert any("near-duplicates of others" in note for note in found.notes)
     learned = load_backbone("pixels:8")
     learned.info["data"] = f"{given['data']}#train"
     found = compare(CompareRequest(backbones=(RANDOM, learned), size=8, seconds=30, **given))
     assert len(found.images) == 40
-    assert any("are among --data, where no label is used" in note for note in found.notes)
+    assert any("in --data" in note for note in found.notes)

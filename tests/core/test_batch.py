@@ -67,7 +67,7 @@ RISING = torch.linspace(0, 1, 8 * 3 * 8 * 8).view(8, 3, 8, 8)
             RISING * 255,
             r"pixels range from 0.* to 25.*; expected 0 to 1",
         ),
-        (RISING * 4 - 1.5, "pixels range from -1.*leave normalisation to the network"),
+        (RISING * 4 - 1.5, "pixels range from -1.*255"),
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
     ],
 )
@@ -102,12 +102,12 @@ def test_first_step_value_check(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("make", "size"), [(moco, 24), (swav, 6), (swav, 24)])
 def test_queue_batch_size_mismatch(make: Any, size: int) -> None:
-    """A batch of another size than was said does not reach the queue."""
+    """A batch of another size than the method was built for does not reach the queue."""
     method = make()
     before = method.queue.clone()
     with pytest.raises(
         UserError,
-        match=rf"{size} entries of this step do not fit a queue of 16.*Setting.batch_size",
+        match=rf"{size} entries.* queue of 16.*Setting.batch_size",
     ):
         train(method, batch(size=size))
     assert torch.equal(method.queue, before)

@@ -40,24 +40,24 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda source: None, "must give an Example"),
-        (lambda source: source.at(()), "must give an Example"),
+        (lambda source: None, "an Example"),
+        (lambda source: source.at(()), "an Example"),
         (
             lambda source: source.at((*source.crops, *source.crops)),
-            "must give an Example",
+            "an Example",
         ),
         (
             lambda source: shown(source, lambda x: x[..., ::2, ::2]),
-            "gave crops .* those of its source are needed",
+            r"crops \[\[",
         ),
-        (lambda source: shown(source, lambda crop: crop[:2]), "gave crops .* are needed"),
+        (lambda source: shown(source, lambda crop: crop[:2]), r"crops \[\["),
         (
             lambda source: shown(source, lambda crop: crop.requires_grad_()),
-            "with a gradient attached",
+            "gradient attached",
         ),
-        (lambda source: shown(source, lambda crop: crop * 50), "pixels far outside"),
-        (lambda source: weighed(source, lambda weight: 0.4 * weight), "do not sum to one"),
-        (lambda source: weighed(source, lambda weight: weight[:, :2]), "weights of another shape"),
+        (lambda source: shown(source, lambda crop: crop * 50), "pixels"),
+        (lambda source: weighed(source, lambda weight: 0.4 * weight), "sum to one"),
+        (lambda source: weighed(source, lambda weight: weight[:, :2]), r"\[V, B\]"),
     ],
 )
 def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> None:

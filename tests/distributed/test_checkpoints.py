@@ -66,7 +66,7 @@ def test_newest_good_checkpoint_rows(both: Both) -> None:
     bank, found = both
     assert [one["path"] for one in found] == ["step-00000010.pt"] * 2
     assert torch.equal(torch.cat([one["rows"] for one in found]), bank)
-    assert "trying the checkpoint before it" in found[0]["said"][0]
+    assert "trying the previous checkpoint" in found[0]["said"][0]
     assert found[1]["said"] == []
     assert [one["none"] for one in found] == [None, None]
 

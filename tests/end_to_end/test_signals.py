@@ -38,6 +38,6 @@ def test_scheduler_signal_save(tmp_path: Path, number: int, code: int) -> None:
     assert process.returncode == code, said
     name = signal.Signals(number).name
     assert f"interrupted by {name} at step" in said
-    assert f"which is saved; go on with: hexa resume {folder}" in said
+    assert f"which is saved; continue with: hexa resume {folder}" in said
     resume(folder)
     assert [line["step"] for line in metric_lines(folder, "train")] == list(range(1, STEPS + 1))

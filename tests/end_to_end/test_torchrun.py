@@ -116,9 +116,9 @@ def test_torchrun_kill_and_resume(tmp_path: Path, whole: Path) -> None:
     assert code == 1, said
     lines = [line for line in said.splitlines() if line.startswith("hexa: error")]
     assert len(lines) == 2, said
-    assert lines[0].endswith("torchrun starts it again")
+    assert lines[0].endswith("torchrun restarts the run")
     assert f"its last checkpoint is {folder}/checkpoints/step-000000" in lines[1]
-    assert lines[1].endswith(f"go on with: hexa resume {folder}")
+    assert lines[1].endswith(f": hexa resume {folder}")
     assert "RuntimeError" not in said
     run_together(2, gone_on, str(folder))
     assert_same_end(folder, whole)
@@ -136,7 +136,7 @@ def test_torchrun_stop_signal(tmp_path: Path, whole: Path, number: signal.Signal
         run.process.send_signal(number)
         code, said = run.finished()
     assert code != 0
-    assert said.count(f"which is saved; go on with: hexa resume {folder}") == 1, said
+    assert said.count(f"with: hexa resume {folder}") == 1, said
     assert f"interrupted by {number.name}" in said
     with contextlib.closing(Torchrun(folder, "resume", str(folder))) as run:
         code, said = run.finished()

@@ -73,5 +73,5 @@ def test_cutout_square() -> None:
 def test_randaugment_grey_images() -> None:
     source = clean()
     grey = replace(source, crops=tuple(crop[:, :1] for crop in source.crops))
-    with pytest.raises(UserError, match="RGB images, these have 1 channels"):
+    with pytest.raises(UserError, match="RGB images, but these have 1 channels"):
         RandAugment()(grey, Stream(0))

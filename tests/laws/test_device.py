@@ -14,6 +14,7 @@ from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.sources.source import ArraySource
 from hexa.data.views.config import RECIPES
 from hexa.data.views.making import Views, ViewsConfig
+from hexa.methods.teacher import Teacher
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import STD
 from hexa.runtime.random import Stream
@@ -75,6 +76,8 @@ def test_step_without_sync(case: Case) -> None:
         )
         objective._checked |= {STD, *case.hard_examples}  # what a run's first step asks of pixels
         data = on_device(case.batch(1, dtype=torch.float32))
+        if isinstance(method, Teacher):
+            method.teacher(data.crops[0])  # the first pass folds its batch-norms
         device.waits.clear()
         backward(objective, data)
         optimizer.step()

@@ -68,7 +68,7 @@ def test_teacher_copy_of_start() -> None:
     data = batch(12)
     before = {name: value.clone() for name, value in method.teacher.state_dict().items()}
     plain = method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None))
-    assert not plain.any()  # the same network, the same statistics
+    assert plain.max() < 1e-24  # the same network, the same statistics, but for rounding
     method.train()
     objective = Objective(
         method, {"adversarial": Adversarial(random_start=1.0, epsilon=4.0, branch="main")}

@@ -28,9 +28,7 @@ def test_timm_option_filter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         timm, "create_model", lambda *a, **options: made.append(options) or create(*a, **options)
     )
-    with pytest.raises(
-        UserError, match=f"network\\.options: '{name}' is not an option of resnet18"
-    ):
+    with pytest.raises(UserError, match=f"network\\.options: resnet18 has no '{name}'"):
         backbones.build(NetworkConfig(name="resnet18", options={name: "1"}))
     assert not any(name in options for options in made if name != "num_classes")
 

@@ -103,7 +103,7 @@ def test_monitor_unreadable_images(tmp_path: Path) -> None:
     torn.unreadable = range(100)
     assert 0 <= monitor(said.append) <= 100
     assert len(said) == 2
-    assert "which can't be read: " in said[0]
+    assert "cannot be read: " in said[0]
     assert "truncated" in said[0]
     monitor(said.append)
     assert len(said) == 2  # they were decoded once

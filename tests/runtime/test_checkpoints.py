@@ -82,7 +82,7 @@ def test_truncated_checkpoint(tmp_path: Path, share: float) -> None:
     assert checkpoints.newest_good(tmp_path, said.append)[0].name == "step-00000010.pt"
     assert len(said) == 1
     assert "step-00000020.pt" in said[0]
-    assert "trying the checkpoint before it" in said[0]
+    assert "trying the previous checkpoint" in said[0]
 
 
 def test_altered_checkpoint_value(tmp_path: Path) -> None:

@@ -23,9 +23,7 @@ def test_process_gpu_count(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     assert pick_device("cuda") == torch.device("cuda", 1)
     monkeypatch.setenv("LOCAL_RANK", "3")
-    with pytest.raises(
-        UserError, match="'cuda:3' is not available: 2 GPUs are seen; start at most 2 processes"
-    ):
+    with pytest.raises(UserError, match=r"'cuda:3' .* 2 GPUs; start at most 2 processes"):
         pick_device(name)
 
 

@@ -48,7 +48,7 @@ def test_ambiguous_text(data: str, tmp_path: Path) -> None:
     [
         (BOMB, "line 2, column 8: aliases"),
         ("a: &a [*a]", "aliases"),
-        ("a: 1\nb: 2\na: 3", "line 3, column 1: the key 'a' is given twice"),
+        ("a: 1\nb: 2\na: 3", "line 3, column 1: duplicate key 'a'"),
         ("!!python/object/apply:os.system [x]", "tag"),
         ("a: !!binary aGk=", "tag"),
         ("a: !!set {b}", "tag"),
@@ -113,7 +113,7 @@ def test_readable_files(tmp_path: Path) -> None:
     assert read_text(folder / "out", MOST_YAML) == "a: 1"
     assert read_text(folder / "bom", MOST_YAML) == "a: 1"
     for name, said in (
-        ("out", "links out"),
+        ("out", "a link out"),
         ("pipe", "not a file"),
         ("large", "too large"),
         ("utf16", "UTF-8"),

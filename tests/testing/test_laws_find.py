@@ -109,7 +109,7 @@ def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
             BYOL,
             "loss",
             of_this_process,
-            "of two processes beside that of one",
+            "two processes and one",
         ),
         ("hard_examples_are_valid_pixels", CutMix, "__call__", brighter, "pixels of cutmix range"),
         (

@@ -72,7 +72,7 @@ def test_full_disk_checkpoint(tmp_path: Path, whole: Path, tally: Tally) -> None
     end = go_on(folder, Strike(partial(fill, 20_000), "save a checkpoint", 3))
     last = end.err.strip().splitlines()[-1]
     told = "/step-000000" in last and "the limit on the size of files" in last
-    said = told and last.endswith(f"go on with: hexa resume {folder}")
+    said = told and last.endswith(f": hexa resume {folder}")
     left = finish(folder, whole)
     tally.fault("a full disk", end.complaint is None and said and left is None, (end, left))
 
@@ -104,6 +104,6 @@ def test_dying_and_surviving_workers(tmp_path: Path, tally: Tally) -> None:
     ]
     left = finish(folder, whole)
     said = ends[0].complaint is None and "a worker process that decodes images ended" in ends[0].err
-    way = f"go on with: hexa resume {folder}" in ends[0].err
+    way = f": hexa resume {folder}" in ends[0].err
     tally.fault("a loader process dies", said and way and left is None, (ends[0], left))
     tally.fault("kill -9 while training", ends[1].code == -signal.SIGKILL, ends[1])

@@ -56,7 +56,7 @@ def test_healthy_run_warnings() -> None:
 
 @pytest.mark.parametrize(
     ("values", "words"),
-    [({"feature_std": 0.01}, "hardly varies"), ({"effective_rank": 1.4}, "1.4 of 127")],
+    [({"feature_std": 0.01}, "std 0.010"), ({"effective_rank": 1.4}, "1.4 of 127")],
 )
 def test_collapse_warning(values: dict[str, float], words: str) -> None:
     """Collapse is said once, and again when it comes back."""

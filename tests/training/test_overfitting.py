@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,7 @@ def test_overfitting_warning() -> None:
     again = Watch(None, None)
     again.state = watch.state  # a resumed run
     (said,) = again.attacked("adversarial", 0.4, 3.1)
-    assert (
-        "loss to 3.1, after 2 in an earlier epoch, but the one step that is trained on to 0.4, after 0.8"
-        in said
-    )
+    assert re.search(r" 3\.1 \(2 .* 0\.4 \(0\.8 ", said)
     assert "hard_examples.adversarial" in said
     assert again.attacked("adversarial", 0.3, 3.1) == []
     assert again.attacked("adversarial", 0.3, 2.9) == []

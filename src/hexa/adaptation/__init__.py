@@ -1,1 +1,1 @@
-"""For a person with a folder of images: look at them, plan, train from weights within a time, say whether it helped."""
+"""Implementation of `hexa adapt` and `hexa harden`: inspect images, plan, train, evaluate the result."""

@@ -1,4 +1,4 @@
-"""Chooses what is trained for how long, from what an image costs on this machine."""
+"""Chooses view size, trainable stages, images and passes from the measured cost of an image."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ from typing import NamedTuple
 
 from hexa.measure.costs import Costs
 
-#: Passes over the images, at least.
+#: Minimum number of passes over the images.
 PASSES = 6
-#: Share of the time that six passes may take, as measured.
+#: Share of the time that six passes may take, by the timed steps.
 SPARE = 0.9
-#: Share of the passes that have views of their own if activations are remembered; the others repeat these.
+#: Share of the passes that draw new views if activations are cached; the other passes repeat earlier views.
 _DRAWN = 0.7
-#: Number of passes that have views of their own, at least.
+#: Minimum number of passes that draw new views.
 _LEAST_SETS = 4
-#: From this number of passes on, all have views of their own.
+#: From this number of passes on, every pass draws new views.
 _ENOUGH = 60
 
 
 class Compromise(NamedTuple):
-    """The least that a training is begun for."""
+    """The smallest training that is accepted if the time is short."""
 
     smallest: float
-    """Size of the views, as a share of the largest."""
+    """Smallest size of the views, as a share of the largest."""
     sets: int
-    """Passes with views of their own; the others repeat these."""
+    """Passes that draw new views; the other passes repeat them."""
     images: int
+    """Minimum number of images."""
 
 
-#: Tried in this order if the time is short; in each of them the head and the last stages learn.
+#: Tried in this order if the time is short. Each trains the head and the last stages.
 COMPROMISES = (Compromise(3 / 7, 4, 500), Compromise(3 / 7, 2, 250), Compromise(0.0, 2, 100))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Views of `size` pixels; the last `stages` of the network learn from `images` images, `passes` times.
+    """A training of the last `stages` stages on `images` images, `passes` times, with views of `size` pixels.
 
-    sets: passes with views of their own, which later ones repeat; None if all have.
+    sets: number of passes that draw new views, which later passes repeat; None if every pass draws new views.
     """
 
     size: int
@@ -62,13 +63,15 @@ def choose(
     shorter_side: int = 10**6,
     fits: Callable[[int, int], bool] = lambda size, stages: True,
 ) -> Choice:
-    """The plan that fits into the seconds that `room` leaves for training at a size. Its `images` may be too few.
+    """Return the training that fits into the seconds that `room` leaves at a view size.
 
-    sizes: of views, the largest first. A smaller one is taken if the start keeps its neighbourhoods there, and six
-    passes do not fit at the larger one or images (`shorter_side` pixels) would be enlarged. Then passes are cut to six,
-    two of which may repeat views; then the stages that learn; then the images. If fewer than 500 are left, the first of
-    `COMPROMISES` that fits is taken, at the largest size. The head learns alone in the first pass.
-    fits: (size, stages) -> whether a step fits into memory; it must for the last stages at any of the sizes.
+    The returned `images` may be too few; `passes` is then 0.
+    sizes: candidate view sizes, the largest first. A smaller size is chosen if the initial weights keep their
+    neighbourhoods at it (`keeps`), and if six passes do not fit at the larger size or the larger size would enlarge the
+    images (`shorter_side` pixels). If the time is still short, passes are cut to six, two of which may repeat views;
+    then fewer stages are trained; then fewer images are used. If fewer than 500 images would be left, the first of
+    `COMPROMISES` that fits is chosen, at the largest size. The first pass trains the head alone.
+    fits: (size, stages) -> True if a step fits into memory. It must be True for the last stages at every size.
     """
     learning = sorted((stages for stages in costs.steps if stages), reverse=True)
     quarter = max(1, learning[0] // 4)
@@ -97,7 +100,7 @@ def choose(
 def affordable(
     costs: Costs, size: int, stages: int, images: int, room: Room, least_sets: int
 ) -> int:
-    """The number of images, of `images`, that six passes over them leave time for."""
+    """Return the largest number of images, up to `images`, for which six passes fit into the time."""
     return max(
         0,
         bisect_right(
@@ -112,7 +115,7 @@ def affordable(
 def _with_passes(
     costs: Costs, size: int, stages: int, images: int, room: Room, least_sets: int
 ) -> Choice:
-    """As many passes over these images as fit, six at least, with views of their own in as many as that allows."""
+    """Return the training with the most passes that fit (six or more), and new views in as many of them as possible."""
     left = room(size) / images - costs.train(size, 0)
     passes = 1 + left / costs.train(size, stages)
     if stages in costs.again and passes < _ENOUGH:
@@ -128,7 +131,10 @@ def _with_passes(
 
 
 def six(costs: Costs, size: int, stages: int, images: int, least_sets: int = _LEAST_SETS) -> float:
-    """Seconds for six passes over the images. All but `least_sets` of them repeat views if activations fit in memory."""
+    """Return the seconds for six passes over the images.
+
+    If cached activations fit into memory, all but `least_sets` passes repeat views.
+    """
     each = costs.train(size, 0) + (PASSES - 1) * costs.train(size, stages)
     if _room_for(costs, size, stages, images) >= least_sets:
         each -= (PASSES - least_sets) * max(
@@ -138,7 +144,7 @@ def six(costs: Costs, size: int, stages: int, images: int, least_sets: int = _LE
 
 
 def _room_for(costs: Costs, size: int, stages: int, images: int) -> int:
-    """The number of sets, each of a map of every image, that fit into memory; 0 if maps can't be remembered."""
+    """Return the number of passes whose activations fit into memory; 0 if activations cannot be cached."""
     if stages not in costs.again:
         return 0
     each = costs.again[stages][1] * (size / costs.size) ** 2

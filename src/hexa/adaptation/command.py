@@ -1,4 +1,4 @@
-"""`hexa adapt` and `hexa harden`: look at images, plan, train, compare, export the better backbone."""
+"""`hexa adapt` and `hexa harden`: inspect images, plan, train, evaluate, export the better backbone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hexa.weights import start as starts
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone
 
-#: Share of the planned steps below which a note says that steps were slow.
+#: A note warns about slow steps if fewer than this share of the planned steps was done.
 _SLOW = 0.9
 
 
@@ -49,14 +49,15 @@ def adapt(
     begun: float | None = None,
     go_on: str = "the same command",
 ) -> Record:
-    """Train `request.backbone` further on the images within the time, and say whether it helped.
+    """Continue training `request.backbone` on the images within the time limit, and evaluate the result.
 
-    `out` becomes a run folder that also has ADAPTATION (plan, scores of start and result, verdict), the comparison at
-    the top of its report, and WINNER, the better of the two for timm. If the time is not enough it has ADAPTATION
-    alone. After an interruption, the same command continues. Under torchrun every process calls it; the main one plans
-    and compares. only_plan: print the plan and write nothing. begun: when the time began, by `time.perf_counter`
-    (default: now). go_on: the command that an interruption names. Returns the contents of ADAPTATION, in other
-    processes the plan. Raises UserError.
+    `out` becomes a run folder with three additions: ADAPTATION (plan, scores, verdict), WINNER (the better weights, for
+    timm), and the comparison at the top of the report. If the time is too short, the folder has ADAPTATION alone. After
+    an interruption, the same command continues. Under torchrun, every process calls this function; rank 0 plans and
+    evaluates.
+    only_plan: print the plan and write nothing. begun: start of the time limit, by `time.perf_counter` (default: now).
+    go_on: the command that an interruption names. Returns the contents of ADAPTATION on rank 0 and the plan on other
+    ranks. Raises UserError.
     """
     budget = Budget(request.seconds, time.perf_counter() if begun is None else begun)
     console = console or Console(stderr=True)
@@ -67,15 +68,15 @@ def adapt(
         record, has_begun = from_main(lambda: _begin(request, out, only_plan, console, budget))
         if only_plan or "verdict" in record:
             return record
-        if has_begun and "experiment" in record:  # else it is trained, and its verdict is made anew
-            resume(out, console=console)  # the group of processes ends with it
+        if has_begun and "experiment" in record:  # without it, training has ended
+            resume(out, console=console)  # ends the group of processes
         elif not has_begun:
             pretrain(experiments.validate(record["experiment"]), out, console=console)
         failed = False
     except UserError as error:
         error.speaks = main  # type: ignore[attr-defined]
         raise
-    except Interrupted as stop:  # `hexa resume` would train, but not compare
+    except Interrupted as stop:  # `hexa resume` would train without a verdict
         again = Interrupted(stop.number, stop.step, None, go_on)
         again.speaks = main
         raise again from None
@@ -95,11 +96,14 @@ def adapt(
 def _begin(
     request: AdaptRequest, out: Path, only_plan: bool, console: Console, budget: Budget
 ) -> tuple[Record, bool]:
-    """The record so far, and whether training has begun. In the main process; prints what was planned or found."""
+    """Read or make the record, print its plan or verdict, and return it; the second value is True if training has begun.
+
+    Runs on rank 0 alone.
+    """
     record = records.read(out, request, only_plan)
     if record is None:
         if out.exists() and not only_plan:
-            is_ours(out)  # raises, before the work, if something else is in the way
+            is_ours(out)  # raises before the work if the folder holds something else
         with processes.alone(), starts.read_once():
             record = _planned(request, budget)
         console.print("\n".join(record["plan"]))
@@ -111,8 +115,8 @@ def _begin(
         console.print(f"{out} is finished:")
         _say_verdict(record, out, console)
     elif only_plan:
-        console.print("\n".join([f"{out} was begun by this plan:", *record["plan"]]))
-    else:  # raises now if the start or the images that judge, perhaps others than before, are unsuitable
+        console.print("\n".join([f"{out} has begun with this plan:", *record["plan"]]))
+    else:  # raises now if the initial weights or the labelled images, which may be new, are unsuitable
         experiment = experiments.load(out / CONFIG)
         starts.unchanged(experiment.start)
         _judging(request, open_images(experiment), experiment)
@@ -122,7 +126,7 @@ def _begin(
 
 
 def _planned(request: AdaptRequest, budget: Budget) -> Record:
-    """Inspect the images, read the weights, measure and plan: the record to store."""
+    """Inspect the images, read the weights, time some steps, plan, and return the record to store."""
     say: Say = lambda line: Console(stderr=True).print(f"{line} …", style="dim")  # noqa: E731
     fields = request.fields
     say("looking at the images")
@@ -155,7 +159,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
 
 
 def _images(request: AdaptRequest) -> Source:
-    """The images to learn from. Raises UserError if there are too few."""
+    """Return the training images. Raises UserError if there are too few."""
     fields = request.fields
     most = fields.get("training.max_image_pixels")
     channels = int(fields.get("network.channels") or 3)
@@ -170,7 +174,7 @@ def _images(request: AdaptRequest) -> Source:
 def _conclude(
     request: AdaptRequest, experiment: Experiment, out: Path, record: Record, console: Console
 ) -> Record:
-    """Compare start and result, export the winner, and write the record and the report."""
+    """Evaluate initial weights and result, export the better weights, and write the record and the report."""
     training = experiment.training
     data = open_images(experiment)
     how = Extraction(
@@ -191,7 +195,7 @@ def _conclude(
     )
     with ProgressBar(Console(stderr=True)) as progress:
         found = request.outcome(trained, progress)
-    if not (out / CONFIG).is_file():  # which export would make again
+    if not (out / CONFIG).is_file():  # export would create the folder again
         raise UserError(f"{out / CONFIG}: no such file")
     notes = [*found.notes, *_notes(trained, found), *_changed(trained, record)]
     record = {
@@ -203,7 +207,7 @@ def _conclude(
         "notes": notes,
         "winner": _export(trained, found),
     }
-    (out / REPORT).unlink(missing_ok=True)  # the training's own
+    (out / REPORT).unlink(missing_ok=True)  # written by the training
     records.write(out, record)
     Console().print(found.table.terminal())
     for line in notes:
@@ -213,24 +217,24 @@ def _conclude(
 
 
 def _notes(trained: Trained, found: Outcome) -> list[str]:
-    """Notes on how long it trained and on the images that judged."""
+    """Return notes on slow steps and on labelled images that were also trained on."""
     experiment = trained.experiment
     notes = []
     done = int(trained.result.info["step"])
     planned = experiment.max_steps or 0
     by_clock = experiment.training.max_seconds and not experiment.monitor.knn_every
     if by_clock and done < _SLOW * planned:
-        why = "they were slower than timed"
-        notes.append(f"only {done:,} of {planned:,} planned steps fitted: {why}")
+        why = "steps took longer than in the plan"
+        notes.append(f"{done:,} of {planned:,} planned steps fitted into the time: {why}")
     if found.judged and trained.judging is trained.data:
         notes.append(
-            "the images that judge were also learned from, which overstates a gain; --labelled gives others"
+            "the labelled images were also trained on, which overstates a gain; give other images by --labelled"
         )
     return notes
 
 
 def _changed(trained: Trained, record: Record) -> list[str]:
-    """A note for --data and --labelled if their images are not those of the plan."""
+    """Return a note for each of --data and --labelled whose images have changed since the plan."""
     planned = record.get("fingerprints", {})
     sources = {"--data": trained.data}
     if trained.judging is not trained.data:
@@ -238,42 +242,42 @@ def _changed(trained: Trained, record: Record) -> list[str]:
     notes = []
     for name, source in sources.items():
         if planned.get(name, source.fingerprint) != source.fingerprint:
-            current = f"scores are those of the {len(source):,} current images"
-            notes.append(f"the images of {name} changed after the plan; {current}")
+            current = f"the scores are for the {len(source):,} current images"
+            notes.append(f"the images of {name} have changed since the plan; {current}")
     return notes
 
 
 def _export(trained: Trained, found: Outcome) -> Record:
-    """Write the better backbone for timm: its file, how to load it, its image size."""
+    """Write the better backbone for timm, and return its file, the line that loads it, and its image size."""
     whole = all_whole(transform_of(found.winner), trained.data, trained.judging)
-    # timm would cut the edges of images off that were taken whole
+    # if images were taken whole, timm must not crop their edges
     winner = found.winner.prepared(crop=1.0 if whole else None)
-    winner.preparation = replace(winner.preparation, origins={})  # from here on its file's own
+    winner.preparation = replace(
+        winner.preparation, origins={}
+    )  # the file itself is the origin from now on
     load = export(winner, "timm", (trained.out / WINNER).resolve())["load"]
     return {"file": WINNER, "load": str(load), "size": found.winner.image_size}
 
 
 def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None:
-    """The verdict, and what to look at and load."""
+    """Print the verdict, the path of the report, and the line that loads the better weights."""
     console.print(record["verdict"], style="bold")
-    if "winner" not in record:  # the time was not enough to train
+    if "winner" not in record:  # the time was too short to train
         return
     winner = record["winner"]
     if not (out / REPORT).exists():
-        from hexa.reporting.report import report  # what a plan does without: matplotlib
+        from hexa.reporting.report import report  # imports matplotlib, which a plan does not need
 
         report([out], out / REPORT)
     console.print(f"report: {out / REPORT}")
-    console.print(f"the winner, the {record['kept']} at {winner['size']} px, is loaded by")
+    console.print(f"to load the better weights, {out / WINNER}, for {winner['size']} px:")
     console.print(winner["load"])
     if "pretrained=True" in winner["load"]:
-        console.print(
-            "for fine-tuning, replace the first num_classes=0 with your number of classes"
-        )
+        console.print("to fine-tune, replace the first num_classes=0 with your number of classes")
 
 
 def _judging(request: AdaptRequest, data: Source, experiment: Experiment) -> Source:
-    """The images that judge, perhaps those that are learned from, in their groups. Raises UserError."""
+    """Return the labelled images with their groups: --labelled, or else --data. Raises UserError."""
     named = experiment.monitor.data if "monitor.data" in request.fields else request.labelled
     judging = data
     if named is not None and named != request.data:

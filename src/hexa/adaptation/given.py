@@ -1,4 +1,4 @@
-"""The inputs of a plan: images, initial weights, time, and what the user has decided."""
+"""The inputs of a plan: images, initial weights, time limit, and the options of the user."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ from hexa.runtime import processes
 from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
-#: Image sizes below the start's own that are tried.
+#: Candidate image sizes below the native resolution of the initial weights.
 SIZES = (448, 384, 320, 256, 224, 192, 160, 128, 96, 64)
-#: A proposed --time is this many times what is needed, since the load of the machine changes.
+#: A proposed --time is the needed time multiplied by this factor, because the load of a machine changes.
 _MARGIN = 1.3
 #: Share of the memory that training may take.
 _ROOM = 0.5
-#: Share of the memory for images or activations that are kept in it.
+#: Share of the memory for cached images or activations.
 _RESIDENT = 0.25
-#: Batch size that is tried at least, so that a step fits into memory.
+#: The batch size is halved down to this value until a step fits into memory.
 _LEAST_BATCH = 16
-#: Batch size of many images.
+#: Batch size if there are many images.
 _BATCH = 128
 
-#: Told what is being done.
+#: Prints the current stage of the work.
 Say = Callable[[str], object]
 
 
 @dataclass(frozen=True)
 class Budget:
-    """The time for everything."""
+    """The time limit of the whole command."""
 
     seconds: float
     begun: float
-    """By `time.perf_counter`."""
+    """Start of the time limit, as a value of `time.perf_counter`."""
 
     @property
     def spent(self) -> float:
-        """Seconds since it began."""
+        """Seconds since the command began."""
         return time.perf_counter() - self.begun
 
     @property
@@ -65,37 +65,40 @@ class Budget:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be trained, and how it will be compared."""
+    """The experiment to train, its description for the user, and the size of the evaluation."""
 
     experiment: Experiment | None
-    """None if the time is not enough."""
+    """None if the time is too short."""
     lines: tuple[str, ...]
-    """The plan as the user reads it."""
+    """The printed lines of the plan."""
     compared: int = 0
-    """Images that start and result will be compared on."""
+    """Number of images on which initial weights and result will be evaluated."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """The inputs of a plan."""
+    """The inputs of a plan.
+
+    draft: the experiment without its view size and length. seen: facts about the images. say: prints a stage.
+    """
 
     draft: Experiment
     source: Source
     seen: Seen
     pixels: Tensor
-    """Some of the images at the start's size."""
+    """A sample of the images at the native resolution of the initial weights, [n, C, S, S]."""
     labelled: Source | None
-    """Images to judge by, `source` itself if it has classes."""
+    """Labelled images for the evaluation; `source` itself if it has classes."""
     budget: Budget
     fields: Mapping[str, Any]
-    """Fields of the experiment that the user has set, which are kept."""
+    """Fields of the experiment that the user has set; a plan does not change them."""
     say: Say
     larger: float = 1.0
-    """A result is for images of up to this many times the size of the views, which costs less than views of its size
-    (compare FixRes, Touvron et al., NeurIPS 2019)."""
+    """Image size of the result divided by the size of the views, at most. Small views cost less than views of the
+    final image size (compare FixRes, Touvron et al., NeurIPS 2019)."""
 
     def used(self, size: int) -> int:
-        """The image size of the result for views of `size` pixels, at which it is judged too."""
+        """Return the image size of the result, and of its evaluation, for views of `size` pixels."""
         native = self.draft.views.size
         if "views.test_scale" in self.fields:
             return round(self.draft.views.test_scale * size)
@@ -103,20 +106,20 @@ class Given:
         return next(one for one in (*self.sizes, size) if one <= most)
 
     def at(self, size: int) -> Experiment:
-        """The draft with views of this size."""
+        """Return the draft with views of `size` pixels."""
         scale = self.used(size) / size
         return override(at_size(self.draft, size, self.fields), {"views.test_scale": scale})
 
     def may_shrink(self, backbone: Backbone) -> bool:
-        """True if views may be smaller than the images that the result is for.
+        """True if views may be smaller than the images of the result.
 
-        They may not if the user gives a size or the scale, nor for networks of few convolutions or of one size.
+        False if the user gives a size or a scale, if the network has few convolutions, or if it accepts one size only.
         """
         decided = {"views.size", "views.test_scale"} & self.fields.keys()
         return not decided and starts.convolves(backbone.network) and len(self.sizes) > 1
 
     def costs(self, *, partly: bool = True) -> Costs:
-        """Time a few steps now, for one process where several share a step. partly: as for `measure`."""
+        """Time a few steps, and return the costs for each of the processes that share a step. partly: see `measure`."""
         self.say("timing a few steps")
         costs = measure(self.draft, self.source, self.fields, partly=partly)
         resident = self.draft.training.resident_limit_bytes
@@ -129,9 +132,9 @@ class Given:
         return memory_of(Machine.of(self.draft).device)
 
     def batch(self, costs: Costs, size: int, stages: int, most: int | None = None) -> int | None:
-        """The largest batch, halved from `most` or the draft's, whose step fits into memory; None if none does.
+        """Return the largest batch size, halved from `most` or the draft's, whose step fits into memory; None if none fits.
 
-        stages: that learn. A batch that the user gives is returned as it is.
+        stages: number of stages that are trained. A batch size that the user gives is returned unchanged.
         """
         batch = most or self.draft.batch_size
         if "batch_size" in self.fields:
@@ -142,7 +145,7 @@ class Given:
         return batch if batch * costs.bytes(size, stages) <= room else None
 
     def fitting(self, costs: Costs, stages: int) -> list[int]:
-        """Those of `sizes` at which a step fits into memory. Raises UserError if there are none."""
+        """Return the `sizes` at which a step fits into memory. Raises UserError if there are none."""
         sizes = [size for size in self.sizes if self.batch(costs, size, stages) is not None]
         if sizes:
             return sizes
@@ -151,26 +154,26 @@ class Given:
         needed = costs.held + batch * costs.bytes(smallest, stages)
         raise UserError(
             f"{self.draft.network.name} at {smallest} px: a training step needs {needed / 1e9:.1f} GB, more than half "
-            "of the memory; give a smaller --views.size, or begin with a smaller network"
+            "of the memory; give a smaller --views.size or a smaller network"
         )
 
     @property
     def by_clock(self) -> bool:
-        """True if --time decides the length of the training, False if the user gives epochs or steps."""
+        """True if --time sets the length of the training; False if the user gives epochs or steps."""
         return not {"epochs", "max_steps"} & self.fields.keys()
 
     @property
     def sizes(self) -> list[int]:
-        """The start's own image size, then smaller ones that its network accepts, unless the user has decided."""
+        """The native resolution, then smaller sizes that the network accepts, unless the user sets size or length."""
         native = self.draft.views.size
         if "views.size" in self.fields or not self.by_clock:
             return [native]
         return [native, *smaller_sizes(self.draft.network.model_dump_json(), native)]
 
     def too_short(self, training: float, others: Callable[[float], float]) -> Plan:
-        """The plan to keep the start, which names the minutes that would be enough.
+        """Return the plan that keeps the initial weights and proposes a longer --time.
 
-        training: seconds for the least that is trained. others: --time in seconds -> seconds for all else.
+        training: seconds of the shortest training. others: --time in seconds -> seconds for everything except training.
         """
         minutes = itertools.count(1)
         enough = (one for one in minutes if 60 * one >= _MARGIN * (training + others(60 * one)))
@@ -179,7 +182,7 @@ class Given:
 
 @functools.lru_cache(maxsize=4)
 def smaller_sizes(network: str, native: int) -> tuple[int, ...]:
-    """Those of `SIZES` below `native` that a network accepts, rounded to its patches. network: its configuration."""
+    """Return the `SIZES` below `native` that a network accepts, rounded to its patches. network: its config as JSON."""
     config = NetworkConfig.model_validate_json(network)
     sizes = dict.fromkeys(rounded(outline(config), size) for size in SIZES)
     return tuple(size for size in sizes if size < native and _accepts(config, size))
@@ -194,16 +197,16 @@ def _accepts(config: NetworkConfig, size: int) -> bool:
 def first_draft(
     recipe: str, backbone: str, data: str, count: int, fields: Mapping[str, Any]
 ) -> Experiment:
-    """The experiment on `count` images without its views and length, at the start's own size.
+    """Return the experiment on `count` images at native resolution, before views and length are planned.
 
-    Raises ConfigError for another optimizer without its rate: the recipe's is the angle of Muon.
+    Raises ConfigError for an optimizer other than Muon without a learning rate, because the recipe's rate is an angle.
     """
     made = recipes.get(recipe)
     optimizer = fields.get("optimizer.name", "muon")
     if optimizer != "muon" and "optimizer.learning_rate" not in fields:
         rate = made.optimizer.learning_rate
         remedy = f"give one for {optimizer} (--optimizer.learning_rate)"
-        message = f"the recipe's, {rate:g}, is the angle of muon; {remedy}"
+        message = f"{rate:g}, the rate of the recipe, is an angle for muon; {remedy}"
         raise ConfigError([("optimizer.learning_rate", message)])
     batch = min(made.batch_size, batch_of(count))
     changes = {"data": data, "start.weights": backbone, "batch_size": batch, **fields}
@@ -211,5 +214,5 @@ def first_draft(
 
 
 def batch_of(count: int) -> int:
-    """The batch size for a number of images: a power of two, so that an epoch has four steps or more."""
+    """Return the batch size for `count` images: a power of two with four steps or more in an epoch."""
     return min(_BATCH, 1 << (count // 4).bit_length() - 1)

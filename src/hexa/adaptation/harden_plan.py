@@ -1,4 +1,4 @@
-"""Plans a hardening: the largest image size that leaves time for enough views in the given time."""
+"""Plans a hardening: the largest image size at which enough views fit into the time."""
 
 from __future__ import annotations
 
@@ -19,54 +19,54 @@ from hexa.weights import start as starts
 
 STEPS = "hard_examples.adversarial.steps"
 STEP_SIZE = "hard_examples.adversarial.step_size"
-#: Share of the time for attacks in the verdict.
+#: Share of the time for the attacks of the verdict.
 ATTACKING = 0.16
-#: Forward passes that attacking an image takes, of 560 if the result withstands everything.
+#: Forward passes to attack an image; 560 if every attack fails.
 FORWARDS = 400
 #: Bounds on the number of attacked images.
 ATTACKED = (24, 500)
-#: Bounds on the number of images that clean accuracy is measured on.
+#: Bounds on the number of images for clean accuracy.
 _JUDGED = (200, 2000)
 #: Share of the time for the features of these images.
 _JUDGING = 0.02
-#: States that are scored; rarely more, if both halves of the labels step back several times.
+#: Number of interpolated weights that are evaluated; rarely more, if both halves of the labels back off several times.
 _SCORED = 7
-#: Views of all passes together from which on a larger size is taken.
+#: Number of views, over all passes, that a larger size must leave time for.
 _ENOUGH = 30_000
-#: Views of all passes together that are worth a smaller size than `_SMALLEST`.
+#: Number of views, over all passes, below which a size below `_SMALLEST` is chosen.
 _WANTED = 3000
-#: Views of all passes together, at least.
+#: Minimum number of views, over all passes.
 _LEAST = 1000
-#: Smallest size of views as a share of the start's own, unless the time is short.
+#: Smallest size of views as a share of the native resolution, unless the time is short.
 _SMALLEST = 3 / 7
-#: Steps from which on a training attacks in two: one of 2,284 overfitted to a single step
+#: A training of more steps uses two attack steps: a training of 2,284 steps overfitted to a one-step attack
 #: (docs/decisions/adapt-and-harden.md).
 _LONG = 700
-#: Size of each of two steps as a share of ε.
+#: Step size of the two-step attack, as a share of ε.
 _OF_TWO = 0.75
-#: Passes of the network in a step with one attack step, 1 + 3 + 3, as a share of those with two.
+#: Network passes per training step with one attack step (1 + 3 + 3), divided by those with two attack steps.
 _SLOWER = 7 / 10
-#: Seconds to write the results, which are not measured.
+#: Seconds to write the results; an estimate.
 _END = 5.0
 
 
 @dataclass(frozen=True)
 class _Times:
-    """Seconds that the parts of a hardening take, where --time is `seconds`."""
+    """Seconds that the parts of a hardening take."""
 
     given: Given
     costs: Costs
     spent: float
-    """Seconds before training."""
+    """Seconds that have passed before training."""
 
     def judged(self, size: int, seconds: float) -> int:
-        """The number of images that clean accuracy is measured on."""
+        """Return the number of images for clean accuracy if --time is `seconds`."""
         each = self.costs.score(self.given.used(size))
         affordable = int(np.clip(_JUDGING * seconds / each, *_JUDGED))
         return min(affordable, len(self.given.labelled or self.given.source))
 
     def others(self, size: int, seconds: float) -> float:
-        """For all but training at this size."""
+        """Return the seconds for everything except training at view size `size`, if --time is `seconds`."""
         costs = self.costs
         used = costs.score(self.given.used(size))
         clean = (1 + _SCORED) * used + 3 * costs.read + costs.score(self.given.draft.views.size)
@@ -75,19 +75,19 @@ class _Times:
         return fixed + attacked + self.judged(size, seconds) * clean
 
     def room(self, size: int) -> float:
-        """For training at this size."""
+        """Return the seconds for training at view size `size`."""
         seconds = self.given.budget.seconds
         return SPARE * (seconds - self.others(size, seconds))
 
 
 def plan(given: Given, strength: float) -> Plan:
-    """The largest size that leaves time for enough images, up to the start's own; see `choose`."""
+    """Plan a training at the largest size, up to native resolution, that leaves time for enough images; see `choose`."""
     costs = given.costs(partly=False)
     stages = max(costs.steps)
     seconds = given.budget.seconds
     times = _Times(given, costs, given.budget.spent)
     start = starts.of(given.draft.start)
-    # raises UserError for a size that is given and not accepted
+    # raises UserError if the network does not accept the given size
     start.prepared(size=given.used(given.draft.views.size))
     size, images = choose(costs, given.fitting(costs, stages), times.room, given.seen.size)
     if given.by_clock and images < _LEAST:
@@ -109,7 +109,7 @@ def plan(given: Given, strength: float) -> Plan:
 
 
 def _attack(given: Given, strength: float, passes: float) -> dict[str, Any]:
-    """The fields of an attack in two steps for a long training by Muon; else none."""
+    """Return the fields of a two-step attack if the training is long and uses Muon; else no fields."""
     steps = passes * (len(given.source) // given.draft.batch_size)
     decided = {STEPS, STEP_SIZE} & given.fields.keys()
     if steps <= _LONG or given.draft.optimizer.name != "muon" or decided:
@@ -125,14 +125,14 @@ def _experiment(
     passes: float,
     changes: dict[str, Any],
 ) -> Experiment:
-    """The experiment on views of this size with these further changes."""
+    """Return the experiment with views of `size` pixels and with `changes`."""
     changes = {
         **changes,
         "monitor.knn_every": 0,
         "training.report": False,
         "training.resident_limit_bytes": costs.resident,
     }
-    # things as large as the result sees them, and fewer images learned by heart (docs/decisions/adapt-and-harden.md)
+    # crops show objects at the scale of the final image size, and reduce overfitting (docs/decisions/adapt-and-harden.md)
     least = (size / given.used(size)) ** 2
     if least < 1 and "views.scale" not in given.fields:
         changes["views.scale"] = (least, 1.0)
@@ -149,7 +149,7 @@ def _experiment(
 def _lines(
     given: Given, experiment: Experiment, strength: float, passes: float, judged: int
 ) -> tuple[str, ...]:
-    """The plan as the user reads it."""
+    """Return the printed lines of the plan."""
     views = experiment.views
     shown = "crops of the images" if views.scale[0] < 1 else "the images"
     if views.flip_probability > 0:
@@ -159,17 +159,17 @@ def _lines(
     shown += f", {views.size} px"
     if views.test_size != views.size:
         shown += f"; the result is for {views.test_size} px"
-    labels = "labels: none: how far features move is measured; what that costs is unknown"
+    labels = "labels: none, so the loss of accuracy is unknown; the verdict measures how far features move"
     if given.labelled is not None:
         labels = wording.labels(given.labelled, given.source, judged)
     length = wording.length(experiment, passes, given.budget.seconds if given.by_clock else 0)
     attack = experiment.hard_examples["adversarial"].model_dump()
     if attack["steps"] > 1:
-        length += f", attacked in {attack['steps']} steps"
+        length += f", {attack['steps']} attack steps"
     return (
         f"images: {given.seen}",
-        f"method: teacher, from {experiment.start.weights}: a copy learns to give views that are attacked within "
-        f"{strength:g} grey levels the features that these weights give the clean images",
+        f"method: teacher, from {experiment.start.weights}: a copy of the weights learns to give attacked views "
+        f"(ε = {strength:g}/255) the features of the clean images",
         f"views: {shown}",
         labels,
         length,
@@ -179,11 +179,12 @@ def _lines(
 def choose(
     costs: Costs, sizes: Sequence[int], room: Callable[[int], float], shorter_side: int
 ) -> tuple[int, float]:
-    """The image size, and how many images can be learned from, those of all passes together.
+    """Return the view size and the number of images that fit into the time, summed over all passes.
 
-    sizes: the start's own first, then smaller ones. The first that leaves time for 30,000 images, in however many
-    passes, and does not enlarge images (of `shorter_side` pixels) more than the smallest does; of sizes from three
-    sevenths of the start's own. If there is no time for 3,000 at the smallest of these, the first below that does.
+    sizes: the native resolution first, then smaller sizes. The result is the first size, down to three sevenths of the
+    native resolution, that leaves time for 30,000 images and does not enlarge images (of `shorter_side` pixels) more
+    than the smallest size does. If fewer than 3,000 images fit at the smallest of these sizes, the result is the first
+    smaller size at which 3,000 images fit.
     """
     stages = max(costs.steps)
     usual = [size for size in sizes if size >= _SMALLEST * sizes[0]]

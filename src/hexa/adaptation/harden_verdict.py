@@ -1,4 +1,4 @@
-"""The verdict on a hardening: the state farthest from the start at the price, next to the start at the same size."""
+"""The verdict on a hardening: the most robust weights within the allowed loss, compared with the initial weights."""
 
 from __future__ import annotations
 
@@ -39,36 +39,37 @@ from hexa.runtime.progress import Progress
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Factor by which the share of a state that costs too much is cut.
+#: Back-off factor of the interpolation share if the accuracy loss exceeds --price.
 _BACK = 0.85
-#: States that one half of the labels tries, at most.
+#: Maximum number of interpolated weights that one half of the labels evaluates.
 _TRIED = 5
-#: Smallest share that is tried.
+#: Smallest interpolation share.
 _NEAREST = 1 / 16
-#: Share without labels: it has 6 to 40 % of what the end loses and 68 to 88 % of its robustness at ε = 1.
+#: Interpolation share without labels: 6 to 40 % of the final accuracy loss and 68 to 88 % of the final robustness at
+#: ε = 1/255.
 _UNTOLD = 0.5
-#: The networks that are compared, as progress names them.
-_NAMES = ("start", "result", "start at its own size")
+#: Names of the compared networks on progress bars.
+_NAMES = ("initial weights", "result", "initial weights at native resolution")
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """A state between start and end."""
+    """Weights interpolated between the initial and the final weights."""
 
     side: Side
-    """Its clean accuracy is that of the weights that the other half of the labels chose."""
+    """The weights with scores. Each half of the labels scores the weights that the other half chose."""
     share: float
-    """How far it is from the start, as a share of the way."""
+    """Interpolation share: 0 is the initial weights, 1 the final weights."""
     shares: Sequence[float]
-    """What each half of the labels chose."""
+    """The share that each half of the labels chose."""
     within: bool
-    """Whether the price is kept by the labels that chose."""
+    """True if the loss is within --price on the labels that chose the share."""
 
 
 def outcome(trained: Trained, price: float, seconds: float, progress: Progress) -> Outcome:
-    """The state farthest from the start at the price, next to the start at the same size.
+    """Compare the initial weights with the most robust weights within the allowed loss, at the same image size.
 
-    price: points of clean accuracy. seconds: those of the whole command, of which attacks take a share.
+    price: allowed loss of clean accuracy in points. seconds: time limit of the whole command; attacks take a share.
     """
     how = trained.how
     device = precision.pick_device(how.device)
@@ -93,7 +94,9 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
         judge = Judge(labels_of(images), how.seed, images.groups())
         notes.append(groups_note(judge, images.groups()))
     elif can_judge(trained.judging.classes):
-        notes.append("--price could not be kept: too few labelled images are left to judge by")
+        notes.append(
+            "--price could not be applied: too few labelled images are left; give more by --labelled"
+        )
     before = Side.of(start, features[0], judge)
 
     @functools.cache
@@ -108,13 +111,15 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
     affordable = ATTACKING * seconds * images_per_second(start, device) / FORWARDS
     count = int(np.clip(affordable, *ATTACKED))
     shown = Shown.of(images, start, count, judge, device, how.seed)
-    told = functools.partial(progress, "start and result under attack")
+    told = functools.partial(progress, "initial weights and result under attack")
     attack_all((before, after), shown, judge, told)
     made = table(before, after, size)
     own = ""
     if len(features) > 2 and judge is not None:
         at_own = Side.of(native, features[2], judge)
-        own = f", the start at its own {native.image_size} px {at_own.mean(CLEAN):.1f} %"
+        own = (
+            f" (initial weights at their native {native.image_size} px: {at_own.mean(CLEAN):.1f} %)"
+        )
         for name in at_own.values:
             label = f"{name} at {native.image_size} px, % ↑"
             row = [label, f"{at_own.mean(name):.1f}", "", ""]
@@ -125,7 +130,7 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
     better, verdict = decide(before, after, price, chosen.within, attacked, where, own)
     notes.append(
         f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by {attack['name']}; "
-        "stronger attacks find more (hexa evaluate robust)"
+        "for a stronger attack, run hexa evaluate robust"
     )
     notes += _notes(chosen, price, judge)
     record = {
@@ -145,7 +150,7 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
 def _choose(
     price: float, before: Side, side: Callable[[float], Side], judge: Judge | None
 ) -> _Chosen:
-    """The state at the price; without labels the one half of the way."""
+    """Return the most robust weights within the allowed loss; without labels, the mean of initial and final weights."""
     if judge is None:
         return _Chosen(side(_UNTOLD), _UNTOLD, [_UNTOLD], True)
     halves = halves_of(judge)
@@ -161,29 +166,30 @@ def _choose(
 
 
 def _lost(before: Side, side: Callable[[float], Side], half: Rows, share: float) -> float:
-    """Points of clean accuracy that a state loses by one half of the labels."""
+    """Return the loss of clean accuracy in points at an interpolation share, on one half of the labels."""
     return lost_by(before, side(share), half)
 
 
 def _notes(chosen: _Chosen, price: float, judge: Judge | None) -> list[str]:
-    """Notes on a state that is not the end of training."""
+    """Return notes on weights that are not the final weights."""
     notes = []
     if chosen.share < 1:
-        why = f"for --price {price:g}"
+        why = f"to keep --price {price:g}"
         if judge is None:
-            why = "without labels to tell what it costs,"
-        notes.append(f"{why} the result is {chosen.share:.4g} of the way from the start to the end")
+            why = "without labels"
+        share = f"{chosen.share:.4g} parts final and {1 - chosen.share:.4g} parts initial weights"
+        notes.append(f"{why}, the result averages {share}")
     if len(set(chosen.shares)) > 1:
         ways = " and ".join(f"{one:.4g}" for one in chosen.shares)
         notes.append(
-            "clean accuracy of each half of the labels is that of the weights that the other half chose, "
-            f"{ways} of the way"
+            "each half of the labels scores the weights that the other half chose; "
+            f"the shares of final weights are {ways}"
         )
     return notes
 
 
 def _numbers(before: Side, after: Side) -> dict[str, Any]:
-    """The means of every measure, start and result, and their differences with half of the interval."""
+    """Return the mean of every measure for initial weights and result, and their difference with half of the interval."""
     means: dict[str, Any] = {name: [before.mean(name), after.mean(name)] for name in before.values}
     changes = {}
     for name in before.values:
@@ -193,11 +199,11 @@ def _numbers(before: Side, after: Side) -> dict[str, Any]:
 
 
 def at_price(price: float, cost: Callable[[float], float]) -> float:
-    """The share of the way to the result at which `price` points of clean accuracy are lost, from 1 / 16 to 1.
+    """Return the interpolation share, from 1 / 16 to 1, at which clean accuracy falls by at most `price` points.
 
-    cost: share -> points lost. They grow roughly as its square (docs/decisions/adapt-and-harden.md), so the share is
-    √(price / cost(1)) first: chance spoils the loss of many points less than that of a few. While the loss there is
-    above the price, it steps back by 15 %, three times at most.
+    cost: share -> loss in points. The loss grows roughly with the square of the share
+    (docs/decisions/adapt-and-harden.md), so the first candidate is √(price / cost(1)); the large loss at 1 is measured
+    more reliably than small losses. While the loss exceeds `price`, the share is reduced by 15 %, at most three times.
     """
     share = math.sqrt(price / cost(1.0)) if cost(1.0) > price else 1.0
     shares = [max(_NEAREST, share * _BACK**steps) for steps in range(_TRIED - 1)]
@@ -205,16 +211,17 @@ def at_price(price: float, cost: Callable[[float], float]) -> float:
 
 
 def mean_share(shares: Sequence[float], halves: Sequence[Rows]) -> float:
-    """The share whose loss is the mean over images of the loss at the share that the other half of them chose.
+    """Return the share whose expected loss equals the mean loss over both halves of the labels.
 
-    Losses grow roughly with the square of the way, so it is the root of the mean square.
+    Each half is scored at the share that the other half chose. Losses grow roughly with the square of the share, so the
+    result is the root of the mean square.
     """
     others = [len(halves[1]), len(halves[0])]
     return math.sqrt(np.average(np.square(shares), weights=others))
 
 
 def drawn(trained: Trained, progress: Progress) -> tuple[Source, list[str]]:
-    """Images to judge by, and notes; near-duplicates are left out if there are labels."""
+    """Draw the images of the evaluation, without near-duplicates if there are labels; also return notes."""
     judging = trained.judging
     how = trained.how
     notes = list[str]()
@@ -228,10 +235,10 @@ def drawn(trained: Trained, progress: Progress) -> tuple[Source, list[str]]:
 
 
 def between(start: Backbone, result: Backbone, share: float) -> Backbone:
-    """The network whose weights are `share` of the way from those of `start` to those of `result`.
+    """Return the network with weights (1 − share) · start + share · result.
 
-    Networks that were trained a little from the same weights lie in one valley: what is between them has something of
-    both (WiSE-FT, Wortsman et al., CVPR 2022; for robustness Croce et al., CVPR 2023).
+    After a short training, the interpolated weights combine properties of both networks (WiSE-FT, Wortsman et al., CVPR
+    2022; for robustness Croce et al., CVPR 2023).
     """
     made = copy.deepcopy(result)
     end = start.state_dict()

@@ -1,4 +1,4 @@
-"""Inspects a source of images, also with the eyes of a start, as far as a plan needs to know it."""
+"""Inspects a sample of images for a plan: sizes, colours, near-duplicates, kind of images."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Images that are opened, at most.
+#: Maximum number of images that are opened.
 _SAMPLE = 150
-#: Seconds for that once there are as many as training needs.
+#: Time limit in seconds, once `FEWEST` images are open.
 _SECONDS = 1.0
-#: Fewest images with which training makes sense.
+#: Minimum number of images for a training.
 FEWEST = 64
-#: Fewest distinct images with which training makes sense.
+#: Minimum number of distinct images for a training.
 _FEWEST_DISTINCT = 32
-#: A pixel is grey if its channels differ by less than this share of the range.
+#: A pixel is grey if its channels differ by less than this share of the value range.
 _GREY = 0.04
-#: A pixel is extreme if it is this near to an end of the range.
+#: A pixel is extreme if it is closer than this to black or white, as a share of the value range.
 _EXTREME = 0.15
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a sample shows of a source of `count` images.
+    """Facts about a source of `count` images, estimated from a sample.
 
-    size: median of the shorter sides in pixels. grey, duplicates, unreadable: shares of the sample without colour,
-    nearly equal to another image, unreadable. classes: 0 without labels. domain: the preset of views that suits the
-    images, or the one that the user names.
+    size: median of the shorter sides in pixels. grey, duplicates, unreadable: share of the sample without colour, with
+    a near-duplicate, unreadable. classes: number of classes; 0 without labels. domain: the preset of views for the
+    images, by their look or by --domain.
     """
 
     count: int
@@ -64,15 +64,15 @@ class Seen:
             if self.unreadable
             else []
         )
-        facts.append(f"{self.classes} classes" if self.classes else "no labels of their own")
+        facts.append(f"{self.classes} classes" if self.classes else "no labels")
         return ", ".join(facts)
 
 
 def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tuple[Seen, Tensor]:
-    """Inspect a sample; returns also its images as evaluation sees them at this size, float [n, C, S, S] in [0, 1].
+    """Inspect a sample; also return its images as evaluation prepares them at `size`, float [n, C, S, S] in [0, 1].
 
-    Those without a near-duplicate before them come first.
-    Raises UserError if there are too few distinct images, or far more can't be read than training allows, `limit`.
+    Near-duplicates of earlier images come last. Raises UserError if there are too few distinct images, or if the
+    unreadable share is far above `limit`, the share that training accepts.
     """
     order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[
         :_SAMPLE
@@ -127,7 +127,7 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
 
 
 def all_whole(transform: EvaluationTransform, *sources: Source) -> bool:
-    """True if evaluation takes each of some images whole; looking ends at the first that it does not."""
+    """True if evaluation crops none of a sample of images."""
     for source in sources:
         sizes: Iterable[tuple[int, int] | None] = [source.uniform_size]
         if source.uniform_size is None:
@@ -139,7 +139,7 @@ def all_whole(transform: EvaluationTransform, *sources: Source) -> bool:
 
 
 def _size(source: Source, place: int) -> tuple[int, int] | None:
-    """(height, width) of an image; None if it cannot be read."""
+    """Return (height, width) of an image; None if it cannot be read."""
     try:
         height, width = source.decode(place).shape[1:]
     except DecodeError:
@@ -149,7 +149,7 @@ def _size(source: Source, place: int) -> tuple[int, int] | None:
 
 @torch.no_grad()
 def features_of(backbone: Backbone, pixels: Tensor) -> Tensor:
-    """Features of images [n, C, S, S] at the size of the backbone, on the CPU."""
+    """Return features [n, D] of images [n, C, S, S] at the image size of the backbone, on the CPU."""
     size = backbone.image_size
     device = next(backbone.parameters()).device
     same = pixels.shape[-1] == size

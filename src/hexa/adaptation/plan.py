@@ -1,4 +1,4 @@
-"""Plans an adaptation: image size, and what is trained for how long in the given time on this machine."""
+"""Plans an adaptation within a time limit: image size, trainable stages, images and passes."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ from hexa.run.build import Machine
 from hexa.weights import start as starts
 from hexa.weights.pretrained import Backbone
 
-#: Share of its neighbourhoods that the start must keep at a smaller size.
+#: Share of neighbourhoods that the initial weights must keep at a smaller image size.
 _KEPT = 0.9
-#: Images that this is measured on, at least.
+#: Minimum number of images to measure that share.
 _SEEN = 40
-#: Seconds to look at images, if that is time for more of them.
+#: Seconds to measure that share on more images.
 _LOOKING = 1.0
-#: Share of the time that a look at the fewest images may take; else smaller sizes are not compared.
+#: Smaller sizes are not tried if measuring that share on the minimum number of images takes more than this share of
+#: --time.
 _LOOKING_SHARE = 0.02
-#: With this number of passes or more only the head learns in the first: a random head would damage the backbone.
+#: From this number of passes on, the first pass trains the head alone, because a random head damages the backbone.
 _HEAD_FIRST = 3
-#: Images in the comparison, at most.
+#: Maximum number of images in the evaluation.
 _MOST = 2000
-#: Images in the comparison, at least, and without labels.
+#: Minimum number of images in the evaluation, and the number without labels.
 _LEAST = 200
-#: Share of the time that the features of one side of the comparison may take.
+#: Share of the time for the features of one backbone in the evaluation.
 _SHARE = 0.05
-#: Lines of metrics of a training, at least, if it has as many steps.
+#: Minimum number of logged steps of a training.
 _LINES = 20
 #: Seconds to write the results.
 _END = 4.0
-#: Seconds to fit the probes of both sides: for each image, class and feature.
+#: Seconds to fit the probes of both backbones, per image, class and feature.
 _PROBES = 6e-8
 
 
 @dataclass
 class _Kept:
-    """Whether the start keeps most of its neighbourhoods at a smaller image size, as far as there is time to look."""
+    """Checks whether the initial weights keep most neighbourhoods at a smaller image size, if there is time for it."""
 
     given: Given
     backbone: Backbone
     costs: Costs
     shares: dict[int, float] = field(default_factory=dict)
-    """The share that is kept, by size of the views."""
+    """Share of kept neighbourhoods, by view size."""
     here: Tensor | None = None
-    """Features at the start's own size."""
+    """Features at native resolution."""
 
     def __call__(self, size: int) -> bool:
         native = self.costs.score(self.backbone.image_size)
@@ -69,7 +70,7 @@ class _Kept:
         some = self.given.pixels[: max(_SEEN, int(_LOOKING / native))]
         if self.here is None:
             self.here = features_of(self.backbone, some)
-        with suppress(UserError):  # a size by `views.test_scale` that the network does not accept
+        with suppress(UserError):  # the network does not accept the size from `views.test_scale`
             there = features_of(self.backbone.prepared(size=used), some)
             self.shares[size] = float(unlabelled.kept(self.here, there).mean())
         return self.shares.get(size, 0.0) >= _KEPT
@@ -82,14 +83,14 @@ class _Times:
     given: Given
     costs: Costs
     compared: int
-    """Images in the comparison."""
+    """Number of images in the evaluation."""
     looks: int
-    """Features of an image that it takes of each side."""
+    """Number of feature extractions per image and backbone."""
     probes: float
     """Seconds to fit the probes."""
 
     def others(self, size: int) -> float:
-        """For all but training on views of this size."""
+        """Return the seconds for everything except training at view size `size`."""
         costs = self.costs
         used = costs.score(self.given.used(size))
         start = costs.score(self.given.draft.views.size)
@@ -97,12 +98,12 @@ class _Times:
         return scored + 1.5 * costs.setup + _END + self.probes
 
     def room(self, size: int) -> float:
-        """For training at this size."""
+        """Return the seconds for training at view size `size`."""
         return self.given.budget.left - self.others(size)
 
 
 def _times(given: Given, costs: Costs, num_features: int) -> _Times:
-    """The times of a comparison by labels, or without them in two views and mixed, of images that decide nothing."""
+    """Return the times of an evaluation with labels or, without labels, of label-free statistics."""
     if given.labelled is None:
         return _Times(given, costs, min(_LEAST, len(given.source)), 4, 0.0)
     each = costs.score(given.draft.views.size) + 2 * costs.read
@@ -113,12 +114,12 @@ def _times(given: Given, costs: Costs, num_features: int) -> _Times:
 
 
 def plan(given: Given) -> Plan:
-    """Measure, and plan."""
+    """Time some steps, and return the plan that fits the time."""
     backbone = starts.of(given.draft.start)
     fields = given.fields
     stages = starts.count_stages(backbone.network)
     if given.seen.domain == "photos" and stages > 1 and "start.trainable_stages" not in fields:
-        # the whole network lost accuracy (docs/results.md)
+        # training the whole network lost accuracy (docs/results.md)
         last = starts.last_stages(backbone.network)
         given = replace(given, draft=override(given.draft, {"start.trainable_stages": last}))
     draft = given.draft
@@ -148,7 +149,7 @@ def plan(given: Given) -> Plan:
 
 
 def _choice(given: Given, costs: Costs, times: _Times, keeps: _Kept, images: int) -> Choice:
-    """What fits the time, or what the user's length says. images: those that may be learned from."""
+    """Return the training that fits the time, or the one of the given length. images: number of training images."""
     learning = [few for few in costs.steps if few]
     fitting = given.fitting(costs, min(learning))
     if not given.by_clock:
@@ -168,7 +169,7 @@ def _choice(given: Given, costs: Costs, times: _Times, keeps: _Kept, images: int
 def _experiment(
     given: Given, costs: Costs, times: _Times, chosen: Choice, stages: int
 ) -> Experiment:
-    """The experiment that does what was chosen. stages: of the network."""
+    """Return the experiment of the chosen training. stages: number of stages of the network."""
     draft = given.draft
     fields = given.fields
     size = chosen.size
@@ -188,7 +189,7 @@ def _experiment(
         "training.report": False,
     }
     if not {"monitor.keep_best", "monitor.until"} & fields.keys():
-        # scores of few images on the way say less than the comparison of many at the end
+        # scores of few images during training say less than the final evaluation
         changes["monitor.knn_every"] = 0
     if given.by_clock:
         steps = max(1, int(chosen.passes * per_epoch))

@@ -1,4 +1,4 @@
-"""The record of an adaptation in its run folder: request, plan, scores of start and result, verdict."""
+"""The record of an adaptation in its run folder: request, plan, scores, verdict."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from hexa.runtime.files import write_text
 
 Record = dict[str, Any]
 
-#: Options on which only the verdict depends: for other values the verdict is made again.
+#: Changing only these options recomputes the verdict without training.
 _JUDGING = {"labelled", "groups", "price"}
-#: Fields with which labels choose the best state or end the run; other labels then need another training.
+#: If one of these fields is set, labels influence the training, so that other labels need a new training.
 _DECIDING = {"monitor.keep_best", "monitor.until"}
-#: Number of images by which a verdict is made again, at most.
+#: Maximum number of images for a recomputed verdict.
 _MOST = 2000
-#: What a record holds, by type.
+#: Fields of every record, by type.
 _SHAPE = {"request": dict, "plan": list, "domain": str, "compared": int}
-#: What a record with a table holds besides.
+#: Additional fields of a record with a table, by type.
 _ENDED = {"verdict": str, "kept": str, "winner": dict}
-#: What is known of the winner.
+#: Fields of the entry "winner", by type.
 _WINNER = {"load": str, "size": int}
 
 
 def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
-    """The record in `out`; None if nothing was trained there.
+    """Return the record in `out`; None if nothing was trained there.
 
-    It is without its verdict if this request judges in another way. A record of another request raises UserError, or,
-    if this one is only to be planned, counts as none.
+    If the request differs only in options of the evaluation, the record is returned without its verdict. If it differs
+    in other options, UserError is raised, or None is returned for `only_plan`.
     """
     path = out / ADAPTATION
     if not path.is_file():
@@ -43,7 +43,7 @@ def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
     if "table" in record:
         _check(path, record, _ENDED)
         _check(path, record["winner"], _WINNER)
-    elif not (out / CONFIG).is_file():  # not trained: perhaps with more time, or other options
+    elif not (out / CONFIG).is_file():  # not trained: another request may use the folder
         return None
     theirs = _options(record["request"])
     ours = _options(request.record)
@@ -56,29 +56,29 @@ def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
         return None
     if "command" in other:
         raise UserError(
-            f"{out} is of hexa {theirs['command']}, not {request.command}; give another --out"
+            f"{out} belongs to hexa {theirs['command']}, not to hexa {request.command}; give another --out"
         )
     listed = "; ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in other)
     raise UserError(
-        f"{out} is of another command: {listed}; repeat that one, or give another --out"
+        f"{out} belongs to a command with other options: {listed}; repeat that command, or give another --out"
     )
 
 
 def _check(path: Path, record: Any, shape: Mapping[str, type]) -> None:
-    """Raise UserError unless this is a mapping with these fields."""
+    """Raise UserError unless `record` is a mapping with the fields of `shape`."""
     for name, kind in shape.items():
         if not isinstance(record, dict) or not isinstance(record.get(name), kind):
             raise UserError(f"{path}: cannot be read ({name} is missing); give another --out")
 
 
 def _options(request: Record) -> Record:
-    """All options of a request by name, with those of the experiment."""
+    """Return all options of a request by name, including fields of the experiment."""
     fields = request.get("fields")
     return request | {"fields": None} | (fields if isinstance(fields, dict) else {})
 
 
 def _to_judge(record: Record, request: AdaptRequest, by_price: bool) -> Record:
-    """The record of a trained run without its verdict. by_price: the images that judge are the same."""
+    """Return the record of a trained run without its verdict. by_price: only --price has changed."""
     names = ("plan", "domain", "experiment", "compared")
     kept = {name: record[name] for name in names if name in record}
     if not by_price:
@@ -88,5 +88,5 @@ def _to_judge(record: Record, request: AdaptRequest, by_price: bool) -> Record:
 
 
 def write(out: Path, record: Mapping[str, Any]) -> None:
-    """Store the record, atomically."""
+    """Write the record atomically."""
     write_text(out / ADAPTATION, json.dumps(record, indent=1) + "\n")

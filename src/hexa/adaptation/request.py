@@ -1,4 +1,4 @@
-"""What the user of `hexa adapt` asks for, and how start and result are compared."""
+"""The request of `hexa adapt`, and the evaluation of its result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hexa.weights.pretrained import Backbone
 
 @dataclass(frozen=True)
 class Trained:
-    """A run that has ended, with what start and result are compared on."""
+    """A finished run, with the inputs of its evaluation."""
 
     experiment: Experiment
     out: Path
@@ -30,27 +30,27 @@ class Trained:
     result: Backbone
     data: Source
     judging: Source
-    """Labelled images, or `data` itself."""
+    """Labelled images for the evaluation; `data` itself if there are no others."""
     how: Extraction
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a run, with the better of start and result."""
+    """The verdict on a run, with the better backbone."""
 
     winner: Backbone
     verdict: str
     table: Table
     notes: Sequence[str]
     judged: bool
-    """Whether labels were used."""
+    """True if labels were used."""
     record: Mapping[str, Any]
     """All numbers, for JSON."""
 
 
 @dataclass(frozen=True)
 class AdaptRequest:
-    """What the user asks for; an output folder can only be continued with the same request."""
+    """The options of `hexa adapt`. An output folder can only be continued with the same request."""
 
     backbone: str
     data: str
@@ -59,46 +59,44 @@ class AdaptRequest:
     domain: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
     groups: str | None = None
-    """Which of the labelled images were taken together, as for `CompareRequest`."""
+    """Source of group labels: FILE.csv, column:NAME or key:NAME (default: sub-folders of class folders)."""
 
     recipe: ClassVar = "adapt"
     command: ClassVar = "adapt"
     larger: ClassVar = 7 / 5
-    """A result is for images of up to this many times the size of the views."""
+    """Image size of the result divided by the size of the views, at most."""
 
     def __post_init__(self) -> None:
         if self.backbone.startswith("random:"):
-            remedy = "give trained weights, or begin from random ones with hexa pretrain"
-            raise UserError(
-                f"{self.backbone}: random weights have no features to begin from; {remedy}"
-            )
+            remedy = "give trained weights, or train from random weights with hexa pretrain"
+            raise UserError(f"{self.backbone}: random weights cannot be adapted; {remedy}")
         if "training.max_seconds" in self.fields:
             raise UserError(
-                "--training.max_seconds: leave it out; --time limits the whole command, unless --epochs or --max_steps is given"
+                "--training.max_seconds: leave out this field; --time limits the whole command, unless --epochs or --max_steps is given"
             )
         if self.groups is not None and "monitor.data" in self.fields:
             raise UserError(
-                "--groups are of the images of --labelled; give these instead of --monitor.data"
+                "--groups applies to the images of --labelled; give --labelled instead of --monitor.data"
             )
 
     @property
     def record(self) -> dict[str, Any]:
-        """The request as stored in the folder."""
+        """The request, as stored in the folder."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         named = {name: str(value) for name, value in self.fields.items()}
         return given | {"command": self.command, "fields": named}
 
     def of_domain(self, name: str) -> dict[str, Any]:
-        """The fields of an experiment that a domain of images sets."""
+        """Return the fields of an experiment that the domain `name` sets."""
         return domains.changes(name, self.fields)
 
     def plan(self, given: Given) -> Plan:
-        """What fits the time; see `plan.plan`."""
+        """Return the plan that fits the time; see `plan.plan`."""
         return plan(given)
 
     def outcome(self, trained: Trained, progress: Progress) -> Outcome:
-        """Which of start and result is better on the images."""
-        from hexa.comparison import verdict  # scipy, which a plan does without
+        """Evaluate initial weights and result on the images, and return the better one."""
+        from hexa.comparison import verdict  # imports scipy, which a plan does not need
         from hexa.comparison.compare import of_backbones
         from hexa.reporting.runs import read_run
 
@@ -106,10 +104,10 @@ class AdaptRequest:
         trials = max(1, chosen * sum("knn" in line for line in read_run(trained.out).monitor))
         start = trained.start
         result = trained.result
-        sides = {"start": start, "result": result}
+        sides = {"initial weights": start, "result": result}
         found = of_backbones(sides, trained.data, trained.judging, trained.how, progress, trials)
         better = found.verdict.best == 1
-        conclusion = "it helped" if better else "the start is kept"
+        conclusion = "training helped" if better else "the initial weights are kept"
         sentence = f"{conclusion} ({wording.sizes(start, result)}): {found.verdict.sentence}"
         winner = result if better else start
         table = verdict.table(found.sides, found.verdict)

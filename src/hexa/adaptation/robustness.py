@@ -1,9 +1,9 @@
-"""What attacks and corruptions do to a start and its result: to their probes with labels, else to their features."""
+"""Measures attacks and corruptions on initial weights and result: by their probes or, without labels, their features."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -20,25 +20,25 @@ from hexa.data.sources.source import Subset
 from hexa.evaluation import attack
 from hexa.evaluation.auto_attack import apgd, apgd_name, ascend
 from hexa.evaluation.corruptions import kinds
-from hexa.evaluation.features import transform_of
+from hexa.evaluation.features import for_inference, transform_of
 from hexa.evaluation.protocols.probe import FittedProbe
 from hexa.evaluation.split import draw_images, folds
 from hexa.reporting.tables import Table
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Radii ε of the attacks, in grey levels.
+#: Radii ε of the attacks, in units of 1/255.
 EPSILONS = (1.0, 2.0, 4.0)
 #: Steps of each attack.
 STEPS = 20
-#: Other classes that attacks by labels aim at, the most likely first.
+#: Number of target classes of the attack with labels, the most likely first.
 TARGETS = 3
-#: Severity of corruptions, of five.
+#: Severity of the corruptions, from 1 to 5.
 _SEVERITY = 3
-#: Clean accuracy; `--price` bounds the loss of the mean of both.
+#: Measures of clean accuracy; `--price` bounds the mean loss of both.
 NEAREST, CLEAN = MEASURES
 CORRUPTED = "corrupted images"
-ATTACKED = [f"APGD of ε = {one:g}" for one in EPSILONS]
+ATTACKED = [f"APGD of ε = {one:g}/255" for one in EPSILONS]
 
 Values = dict[str, Array]
 Rows = NDArray[np.intp]
@@ -46,14 +46,14 @@ Rows = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Shown:
-    """Images under attack, as networks of one size see them."""
+    """Images to attack, at the input size of the networks."""
 
     pixels: Tensor
     """[n, C, S, S] in [0, 1]."""
     places: NDArray[np.int64]
-    """Their places among the images that are judged, ascending."""
+    """Positions of these images among the evaluated images, ascending."""
     streams: Sequence[Stream]
-    """One for each image."""
+    """A random stream for each image."""
 
     @classmethod
     def of(
@@ -65,7 +65,7 @@ class Shown:
         device: torch.device,
         seed: int,
     ) -> Shown:
-        """`count` of the images, all of which are readable and, with a judge, judged."""
+        """Draw `count` of the images, which must be readable; with labels, only scored images are drawn."""
         stream = Stream(seed).child("attacked")
         among = np.arange(len(images)) if judge is None else judge.judged
         places = among[draw_images(len(among), count, stream)]
@@ -74,7 +74,7 @@ class Shown:
         return cls(torch.cat([pixels for pixels, _, _ in parts]), places, streams)
 
     def corrupted(self, rows: Rows) -> list[Tensor]:
-        """These images by kind of corruption; none if they are not RGB."""
+        """Return the images of `rows` under each corruption; an empty list if they are not RGB."""
         if self.pixels.shape[1] != 3:
             return []
         streams = [self.streams[row] for row in rows]
@@ -83,11 +83,11 @@ class Shown:
 
 @dataclass(frozen=True)
 class Side:
-    """A backbone and, for each image, what it makes of it.
+    """A backbone with its measures for each image.
 
-    values: measure -> percent, one per image: with labels the share of the splits or corruptions in which the image is
-    classified correctly; without, how far its features move, in percent of the mean distance between two images'.
-    groups: measure -> int64, one per image, if groups are used.
+    values: measure -> percent, one value per image. With labels, a value is the share of splits or corruptions in which
+    the image is classified correctly; without labels, it is the distance that the features move, in percent of the mean
+    distance between two images. groups: measure -> int64, one value per image, if groups are used.
     """
 
     backbone: Backbone
@@ -98,7 +98,7 @@ class Side:
 
     @classmethod
     def of(cls, backbone: Backbone, features: Tensor, judge: Judge | None) -> Side:
-        """The backbone with features [N, D] of the images that are judged, as they are."""
+        """Return the backbone with features [N, D] and clean scores of the evaluated images."""
         if judge is None:
             return cls(backbone, features)
         probes = judge.probes(features)
@@ -107,12 +107,12 @@ class Side:
         return cls(backbone, features, probes, dict(scores.right), groups)
 
     def mean(self, name: str) -> float:
-        """The mean of a measure over images, in percent."""
+        """Return the mean of a measure over images, in percent."""
         return float(self.values[name].mean())
 
 
 def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: Tell) -> None:
-    """Add the measures under attack and corruption to sides of one image size. judge: that of their probes."""
+    """Add the measures under attack and corruption to `sides` of one image size."""
     places = shown.places
     done = 0
     size = attack.together(shown.pixels.device, shown.pixels[0, 0].numel())
@@ -122,10 +122,13 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
         else [np.flatnonzero(np.isin(places, p)) for p in judge.splits[0]]
     )
     found: list[list[Values]] = [[] for _ in sides]
+    frozen = [
+        replace(side, backbone=for_inference(side.backbone, shown.pixels.device)) for side in sides
+    ]
     for number, part in enumerate(parts):
         for first in range(0, len(part), size):
             corrupted = shown.corrupted(rows := part[first : first + size])
-            for side, values in zip(sides, found, strict=True):
+            for side, values in zip(frozen, found, strict=True):
                 if judge is None:
                     values.append(_moved(side.backbone, shown, rows, corrupted))
                 else:
@@ -148,8 +151,9 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
 def _classified(
     side: Side, fold: int, shown: Shown, rows: Rows, labels: Tensor, corrupted: Sequence[Tensor]
 ) -> Values:
-    """Correct or not under attack, and the share of corruptions under which it is, by a probe that did not see these
-    images. An image that falls to one attack or within a smaller ε counts as fallen within a larger one.
+    """Return correctness under attack, and the share of corruptions that are classified correctly.
+
+    The probe was not fitted on these images. If an attack succeeds at one ε, the image counts as wrong at every larger ε.
     """
     x = shown.pixels[rows]
     device = shown.pixels.device
@@ -169,7 +173,7 @@ def _classified(
 
 
 def _moved(backbone: Backbone, shown: Shown, rows: Rows, corrupted: Sequence[Tensor]) -> Values:
-    """The distances by which features of these images move under corruption, in the mean, and under attack."""
+    """Return the distances that features move under attack, and their mean over corruptions."""
     x = shown.pixels[rows]
     start = attack.noise(x, [shown.streams[row] for row in rows], 0)
     with torch.no_grad():
@@ -186,9 +190,9 @@ def _moved(backbone: Backbone, shown: Shown, rows: Rows, corrupted: Sequence[Ten
 def farthest(
     network: nn.Module, images: Tensor, clean: Tensor, start: Tensor, radius: float
 ) -> Tensor:
-    """Views of images [B, C, S, S] that move features far: APGD of `STEPS` steps on ‖f(x) − clean‖².
+    """Return views of images [B, C, S, S] with the largest change of features: APGD of `STEPS` steps on ‖f(x) − clean‖².
 
-    clean: their features [B, D]. start: of each pixel, in [−1, 1), as a multiple of the radius ε.
+    clean: features [B, D] of the images. start: initial perturbation in units of the radius ε, in [−1, 1).
     """
 
     def aim(views: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -199,16 +203,16 @@ def farthest(
 
 
 def lost(before: Side, after: Side) -> Difference:
-    """Points of clean accuracy lost, the mean by k-NN and by the probe (benchmarks/README.md says why)."""
+    """Return the loss of clean accuracy in points, the mean of k-NN and linear probe (reason: benchmarks/README.md)."""
     start, end = (
         np.mean([side.values[name] for name in MEASURES], axis=0) for side in (before, after)
     )
-    # the wider of both intervals: the mean has none of its own
+    # the wider of both intervals, because the mean has no interval of its own
     return paired(end, start, NEAREST, groups=before.groups.get(CLEAN))
 
 
 def attack_of(judge: Judge | None) -> dict[str, Any]:
-    """The attack of `attack_all`: its name, steps and targets."""
+    """Return name, steps and targets of the attack in `attack_all`."""
     if judge is None:
         return {"name": f"APGD on the distance of features ({STEPS} steps)", "steps": STEPS}
     classes = int(judge.labels.max()) + 1
@@ -225,13 +229,14 @@ def decide(
     where: str = "",
     own: str = "",
 ) -> tuple[bool, str]:
-    """Whether the result is to be kept, and the verdict in a sentence.
+    """Return True if the result is kept, and the verdict in words.
 
-    It is kept if at one ε or more it is more robust by more than the 95 % interval for all ε together, at none less; if
-    it is `within` the price by the labels that chose it; and if the loss by those that did not is not above `price` by
-    more than its interval. A stricter rule for the latter would keep results that chance favoured, and report too
-    little. Without labels, features have to move less under attack. attacked: name of the attack and number of images.
-    where: the size that both are evaluated at, and own: what the start has at its own, if they need to be said.
+    The result is kept if three conditions hold. Robust accuracy improves significantly at one ε or more (95 % intervals
+    for all ε together) and falls significantly at none. The loss is `within` the price on the labels that chose the
+    result. The loss on the other labels does not exceed `price` significantly; a stricter bound on this loss would
+    select for chance and bias the report. Without labels, features must move significantly less under attack.
+    attacked: name of the attack and number of images. where: image size of the evaluation. own: accuracy of the initial
+    weights at native resolution, if it differs.
     """
     signs = {difference(before, after, name).sign for name in ATTACKED} - {0}
     more = signs == {1 if CLEAN in before.values else -1}
@@ -240,43 +245,40 @@ def decide(
         means = f"{before.mean(name):.1f} → {after.mean(name):.1f} %"
         return f"{means} ({difference(before, after, name)})"
 
-    attacks = ", ".join(f"{name.removeprefix('APGD of ')}: {change(name)}" for name in ATTACKED)
+    attacks = ", ".join(f"{change(name)} at {name.removeprefix('APGD of ')}" for name in ATTACKED)
     if CLEAN in before.values:
         loss = lost(before, after)
         more_than = not within or loss.points - loss.half > price
         better = more and not more_than
-        said = f"under attack by {attacked} within {attacks}; clean, by the {CLEAN}, {change(CLEAN)}{own}"
-        said += (
-            f"; by {NEAREST} {change(NEAREST)}; mean loss, by the labels that did not choose it, "
-        )
-        said += loss.said(" points")
+        said = f"Robust accuracy under {attacked}: {attacks}. "
+        said += f"Clean accuracy: {CLEAN} {change(CLEAN)}{own}, {NEAREST} {change(NEAREST)}. "
+        said += f"Mean loss on the labels that did not choose the result: {loss.said(' points')}"
         if more_than:
             said += f", more than --price {price:g}"
     else:
         better = more
         kept = unlabelled.kept(before.features, after.features).mean()
-        said = f"features move under attack by {attacked}, in percent of the distance between images, within {attacks}; "
-        said += f"{kept:.0%} of the start's neighbourhoods are kept; "
-        said += "what that costs in accuracy only labels can tell (--labelled)"
-    stays = "the start is kept"
-    if not more:
-        stays += ", since no gain in robustness can be shown"
-    return better, f"{'it is more robust' if better else stays}{where}: {said}"
+        said = f"Features move under {attacked}, in percent of the distance between images: {attacks}. "
+        said += f"{kept:.0%} of the neighbourhoods are kept. "
+        said += "To measure the loss of accuracy, give --labelled"
+    conclusion = "The result is more robust" if better else "The initial weights are kept"
+    why = "" if more else ", because no gain in robustness is significant"
+    return better, f"{conclusion}{where}{why}. {said}."
 
 
 def table(before: Side, after: Side, size: int) -> Table:
-    """A row for each measure: its name with an arrow for which way is good, start, result, and their difference."""
+    """Return a table with a row for each measure: name with an arrow for the better direction, both values, difference."""
     labelled = CLEAN in before.values
     arrow = "% ↑" if labelled else "features move, % of the distance between images ↓"
     rows = []
     for name in before.values:
         means = [f"{side.mean(name):.1f}" for side in (before, after)]
         rows.append([f"{name}, {arrow}", *means, str(difference(before, after, name))])
-    return Table(["", f"start, {size} px", f"result, {size} px", "result − start"], rows)
+    return Table(["", f"initial, {size} px", f"result, {size} px", "result − initial"], rows)
 
 
 def halves_of(judge: Judge) -> list[Rows]:
-    """Two halves of the judged images, as places among them: of each class, and of whole groups."""
+    """Split the scored images into two halves, stratified by class, with whole groups; return positions of each half."""
     labels = judge.labels[judge.judged]
     groups = None if judge.groups is None else judge.groups[judge.judged]
     rows = np.arange(len(labels))
@@ -285,15 +287,15 @@ def halves_of(judge: Judge) -> list[Rows]:
 
 
 def lost_by(before: Side, after: Side, half: Rows) -> float:
-    """`lost` by these of the judged images alone."""
+    """Return the loss of clean accuracy in points on the scored images of `half`; see `lost`."""
     points = [before.values[name] - after.values[name] for name in MEASURES]
     return float(np.mean([one[half] for one in points]))
 
 
 def crossed(chosen: Sequence[Side], halves: Sequence[Rows]) -> Values:
-    """Clean accuracy of each judged image by the side that the other half of the labels chose.
+    """Return the clean accuracy of each scored image for the weights that the other half of the labels chose.
 
-    What chose a side does not report it, so chance that favoured the choice is not in the report.
+    No label scores the weights that it helped to choose, so the choice does not bias the report.
     """
     values: Values = {}
     for name in MEASURES:
@@ -303,7 +305,7 @@ def crossed(chosen: Sequence[Side], halves: Sequence[Rows]) -> Values:
 
 
 def difference(before: Side, after: Side, name: str) -> Difference:
-    """after − before by a measure; intervals of attacks hold for all ε together."""
+    """Return after − before for a measure; intervals under attack hold for all ε together."""
     values = before.values[name], after.values[name]
     count = len(ATTACKED) if name in ATTACKED else 1
     if CLEAN not in before.values:

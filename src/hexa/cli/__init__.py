@@ -30,19 +30,19 @@ from hexa.runtime.output import one_line, say
 _PURPOSE = (
     "Improve image backbones on your own images without labels; pre-train with hard examples."
 )
-#: Commands as the overview lists them; what other distributions add comes last.
+#: Commands in the order of the overview; commands of other distributions come last.
 OVERVIEW = {
     "your images": ("compare", "adapt", "harden", "embed", "search"),
     "research": ("pretrain", "resume", "evaluate", "reproduce", "check", "benchmark"),
     "output": ("visualize", "figure", "report", "export"),
     "help": ("demo", "recipes", "doctor"),
 }
-#: Commands that begin by reading weights and images.
+#: Commands that read weights and images first.
 _READING = ("adapt", "harden", "compare", "evaluate", "embed")
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse that reports an error in one line, as UserError."""
+    """An argument parser that raises UserError with a one-line message."""
 
     def error(self, message: str) -> NoReturn:
         from hexa.config import UserError  # imports pydantic, which help does not need
@@ -51,7 +51,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
-    """The parser, and the parser of each command by name.
+    """Return the parser, and the parsers of the commands by name.
 
     only: declare the options of this command alone, which saves imports.
     """
@@ -76,7 +76,7 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
 
 
 def overview() -> str:
-    """What `hexa --help` prints: all commands, in groups."""
+    """Return the text of `hexa --help`: all commands, in groups."""
     known = commands(only="no command")
     grouped = {name for names in OVERVIEW.values() for name in names}
     groups = OVERVIEW | {"further commands": tuple(sorted(known.keys() - grouped))}
@@ -93,16 +93,18 @@ def overview() -> str:
             lines += textwrap.wrap(summary, width, initial_indent=start, subsequent_indent=indent)
     lines += [
         "",
-        "`hexa COMMAND --help` lists the options of a command, `hexa --version` the version.",
+        "`hexa COMMAND --help` lists the options of a command; `hexa --version` prints the version.",
     ]
-    lines += ["Several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …"]
+    lines += [
+        "To use several processes: torchrun --standalone --nproc-per-node 8 -m hexa pretrain …"
+    ]
     return "\n".join(lines)
 
 
 def _add_fields(parser: Parser, request: str) -> None:
-    """Add the fields of a class of `hexa.evaluation.request` as options, absent unless given.
+    """Add the fields of a class of `hexa.evaluation.request` as options without defaults.
 
-    A description may begin with the name of the value in help: "SOURCE: images to score".
+    A description may begin with the metavariable of the option: "SOURCE: images to score".
     """
     from hexa.evaluation import request as requests
 
@@ -119,21 +121,21 @@ def _add_fields(parser: Parser, request: str) -> None:
 
 
 def run() -> NoReturn:
-    """Run the command and end the process: Python would spend seconds on taking torch apart."""
+    """Run the command and end the process at once, because Python spends seconds on the teardown of torch."""
     status = 1
 
     def end() -> None:
-        with suppress(OSError, ValueError, AttributeError):  # it is closed
+        with suppress(OSError, ValueError, AttributeError):  # the stream is closed
             sys.stdout.flush()
         os._exit(status)
 
     if (
         not atexit._ncallbacks()
-    ):  # the first to be registered is called last, when threads have ended
+    ):  # the first registered function is called last, when threads have ended
         atexit.register(end)
     try:
         status = main()
-    except SystemExit as left:  # argparse's, after help
+    except SystemExit as left:  # raised by argparse after help
         status = left.code if isinstance(left.code, int) else int(left.code is not None)
         if isinstance(left.code, str):
             _say(left.code, status)
@@ -141,17 +143,15 @@ def run() -> NoReturn:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 0, 2 after a user's mistake, 1 after a bug.
+    """Run one command and return its exit status: 0 for success, 2 for a user's mistake, 1 for a bug.
 
-    An interrupted run that was saved gives 128 + signal number; one stopped by a non-finite loss or by the end of
-    another process gives 1, and so does output whose reader is gone.
+    An interrupted run that was saved returns 128 + signal number. A non-finite loss, the end of another process, and a
+    closed pipe return 1.
     """
     begun = time.perf_counter()
-    os.environ["PYTHONSAFEPATH"] = (
-        "1"  # no process that is started here imports files of the current folder
-    )
+    os.environ["PYTHONSAFEPATH"] = "1"  # child processes import no files of the current folder
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # names of files may be no text
+        if isinstance(stream, io.TextIOWrapper):  # file names may be invalid text
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
     return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
 
@@ -175,7 +175,7 @@ def _guarded(arguments: list[str], begun: float) -> int:
         if own := own_file(error):
             return _say(own, 2)
         return _say(
-            "this is a bug in hexa: please report it with the lines above and the output of `hexa doctor`",
+            "this is a bug in hexa; please report it with the lines above and the output of `hexa doctor`",
             1,
         )
 
@@ -223,7 +223,7 @@ def _run(arguments: list[str], begun: float) -> int:
     try:
         given, left = parser.parse_known_args(ours)
     except UserError as error:
-        # a mistyped option of an open command counts as a field: perhaps it is the option that is missing
+        # an open command takes a mistyped option for a field, so the missing option may be among the fields
         hints = [f"--{name}: {nearest(f'--{name}', options)}" for name in extra]
         meant = [hint for hint in hints if "did you mean" in hint]
         raise UserError("; ".join([str(error), *meant])) from None
@@ -237,7 +237,7 @@ def _run(arguments: list[str], begun: float) -> int:
     given.arguments = arguments
     adapted = os.path.join(
         getattr(given, "out", None) or "", "adapt.json"
-    )  # which tells its verdict without images
+    )  # a finished adaptation prints its verdict without images
     if (
         name in _READING
         and os.environ.get("WORLD_SIZE", "1") == "1"
@@ -245,7 +245,7 @@ def _run(arguments: list[str], begun: float) -> int:
     ):
         weights = filter(None, [getattr(given, "backbone", None), *getattr(given, "backbones", ())])
         paths.check(weights, filter(None, (given.data, getattr(given, "labelled", None))))
-    with users_code(f"hexa {name}"):  # a method or a network of the user's, while it is used
+    with users_code(f"hexa {name}"):  # the command may run a method or network of the user
         return COMMANDS[name].run(given, extra) or 0
 
 

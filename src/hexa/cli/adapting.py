@@ -1,4 +1,4 @@
-"""Commands that train given weights on a person's images within a time."""
+"""The commands `adapt` and `harden`, which train given weights on the user's images within a time limit."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from hexa.cli.training import shorthand
 
 #: Options that both commands share.
 _SHARED = (
-    option("BACKBONE", "weights to begin from: a run · a file of weights · timm:NAME"),
-    option("--data SOURCE", "images to learn from: " + SOURCES, required=True),
-    option("--labelled SOURCE", "labelled images to judge by; labels are never trained on"),
+    option("BACKBONE", "start from these weights: a run folder · a file of weights · timm:NAME"),
+    option("--data SOURCE", "train on these images: " + SOURCES, required=True),
+    option(
+        "--labelled SOURCE",
+        "evaluate on these labelled images; training never uses their labels",
+    ),
     GROUPS,
     option(
         "--time TIME",
-        "time for everything, such as 90s, 30m or 2h (default: 30m)",
+        "limit the whole command to this time, such as 90s, 30m or 2h (default: 30m)",
         type=duration,
         default="30m",
     ),
@@ -38,15 +41,16 @@ _SHARED = (
     *MACHINE,
 )
 _DESCRIBED = (
-    "Look at the images, plan what fits the time, train, and compare start and result. Any field of the experiment is "
-    "an option, as in `hexa pretrain {}`. After an interruption the same command continues."
+    "Inspect the images, plan a training that fits the time, train, and compare the result with the initial weights. "
+    "Every field of the experiment is an option, as in `hexa pretrain {}`. After an interruption, the same command "
+    "continues."
 )
 
 
 @command(
-    "train given weights further on your own images within a time, and say whether it helped",
+    "continue training a backbone on your own images, and measure whether it helped",
     *_SHARED,
-    option("--out RUN", "the run folder (default: runs/adapt)", default="runs/adapt"),
+    option("--out RUN", "write the run to this folder (default: runs/adapt)", default="runs/adapt"),
     option("--domain NAME", DOMAINS + " (default: by the look of the images)"),
     description=_DESCRIBED.format("adapt --help"),
     open=True,
@@ -56,22 +60,27 @@ def adapt(given: Given, extra: Fields) -> int:
 
 
 @command(
-    "make given weights robust against attacks on your own images within a time, and say what it gained and cost",
+    "make a backbone robust against attacks on your own images, and measure gain and cost",
     *_SHARED,
     option(
         "--strength EPSILON",
-        "radius of the attacks in grey levels (default: 4)",
+        "attack with radius ε = EPSILON/255 during training (default: 4)",
         type=in_unit("/255"),
         default=4.0,
     ),
     option(
         "--price POINTS",
-        "points of clean accuracy that may be lost (default: 2)",
+        "allow clean accuracy to fall by this many percentage points (default: 2)",
         type=in_unit("%"),
         default=2.0,
     ),
-    option("--out RUN", "the run folder (default: runs/harden)", default="runs/harden"),
-    option("--domain NAME", "kind of images: whether they may be mirrored"),
+    option(
+        "--out RUN", "write the run to this folder (default: runs/harden)", default="runs/harden"
+    ),
+    option(
+        "--domain NAME",
+        "choose by the kind of images whether views are mirrored (default: by the look of the images)",
+    ),
     description=_DESCRIBED.format("teacher --help"),
     open=True,
 )
@@ -80,7 +89,7 @@ def harden(given: Given, extra: Fields) -> int:
 
 
 def _carry_out(given: Given, extra: Fields, **more: Any) -> int:
-    """Carry out a command; its exit status is 2 if the time is not enough to train. more: what only `harden` asks."""
+    """Run the command; return exit status 2 if the time is too short to train. more: further options of `harden`."""
     from hexa.runtime import targets
 
     out = targets.check_folder(given.out)

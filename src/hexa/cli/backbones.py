@@ -1,4 +1,4 @@
-"""Commands that evaluate, compare or use a run or any other backbone."""
+"""The commands `evaluate`, `compare`, `embed` and `export`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def _together() -> Iterator[None]:
-    """Wraps work that the processes of a torchrun share; all notice a user's mistake, and the first reports it."""
+    """Wrap work that the processes of a torchrun share; a user's mistake ends all of them, and rank 0 reports it."""
     import_networks()
     from hexa.config import UserError
     from hexa.runtime import processes
@@ -53,12 +53,12 @@ def _together() -> Iterator[None]:
 
 
 @command(
-    f"measure a backbone on labelled images: {', '.join(protocols.names())}",
-    option("PROTOCOL", ", ".join(protocols.names())),
+    f"evaluate a backbone on labelled images: {', '.join(protocols.names())}",
+    option("PROTOCOL", f"choose the protocol: {', '.join(protocols.names())}"),
     BACKBONE,
     DATA,
-    description="Measure a backbone on labelled images by a published protocol. Options of the protocol are given as "
-    "they are named there, such as --k 20 for knn; `hexa evaluate PROTOCOL --help` lists them.",
+    description="Evaluate a backbone on labelled images by a published protocol. Every field of the protocol is an "
+    "option, such as --k 20 for knn; `hexa evaluate PROTOCOL --help` lists the fields.",
     request="EvaluationRequest",
     open=True,
 )
@@ -90,7 +90,7 @@ def evaluate(given: Given, extra: Fields) -> None:
         Console().print(table.terminal())
         say(f"published: {table.title}", caution)
     say(_remark(given.backbone), *(f"note: {note}" for note in result["notes"]))
-    if lost is not None:  # print it, so that it is not lost
+    if lost is not None:  # printed, so that the result is not lost
         print(json.dumps(result, indent=2))
         raise lost
     if out is not None:
@@ -98,7 +98,7 @@ def evaluate(given: Given, extra: Fields) -> None:
 
 
 def describe_protocol(given: Given, extra: Fields) -> int:
-    """`hexa evaluate PROTOCOL --help`"""
+    """Print the fields of a protocol, for `hexa evaluate PROTOCOL --help`; return the exit status."""
     import textwrap
 
     from hexa.cli import fields
@@ -111,38 +111,43 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 
 
 @command(
-    "say which of several backbones serves your images best, with a page to look at",
-    option("BACKBONE", BACKBONES + "; what the others are compared with"),
-    option("BACKBONES", "one or more others", nargs="+", metavar="OTHER"),
-    option("--data SOURCE", "your images: " + SOURCES, required=True),
-    option("--labelled SOURCE", "labelled images to judge by; those of --data if they have labels"),
+    "compare backbones on your own images, with confidence intervals and a report",
+    option("BACKBONE", "compare the others with this backbone: " + BACKBONES),
+    option("BACKBONES", "compare one or more other backbones", nargs="+", metavar="OTHER"),
+    option("--data SOURCE", "use these images: " + SOURCES, required=True),
+    option("--labelled SOURCE", "score these labelled images (default: those of --data)"),
     GROUPS,
     option(
         "--images N",
-        "compare on N labelled images, drawn by the seed, evenly from the classes (default: all)",
+        "draw N labelled images by the seed, evenly from the classes (default: all)",
         type=COUNT,
     ),
     option(
         "--time TIME",
-        "to read images and extract features (default: 10m)",
+        "limit reading and extraction to this time (default: 10m)",
         type=duration,
         default="10m",
     ),
     option(
         "--size N",
-        "a common image size in pixels (default: each backbone's own)",
+        "resize images to N pixels for all backbones (default: native resolution of each)",
         type=whole(4, 4096),
     ),
     option(
         "--out FOLDER",
-        "where compare.html and compare.json go (default: runs/compare)",
+        "write compare.html and compare.json to this folder (default: runs/compare)",
         default="runs/compare",
     ),
     SEED,
     JSON,
-    option("--device NAME", "auto, cpu, cuda or cuda:N", default="auto"),
-    description="Every backbone at its own image size, normalisation and crop. Linear probe, which decides, and k-NN, "
-    "cross-validated over all labelled images; paired differences with 95 % intervals.",
+    option(
+        "--device NAME",
+        "choose the device: auto, cpu, cuda or cuda:N (default: auto)",
+        default="auto",
+    ),
+    description="Compare backbones on labelled images, each at its own image size, normalisation and crop. A linear "
+    "probe, which decides, and k-NN are cross-validated over all labelled images. Differences are paired, with 95 % "
+    "intervals.",
 )
 @_together()
 def compare(given: Given, extra: Fields) -> None:
@@ -163,7 +168,7 @@ def compare(given: Given, extra: Fields) -> None:
         found = run(request, progress)
         if not processes.is_main():
             return
-        progress("writing the page", 0, 1)
+        progress("writing the report", 0, 1)
         page = write(found, request, out)
     if given.json:
         print(json.dumps(found.record, indent=2))
@@ -175,14 +180,18 @@ def compare(given: Given, extra: Fields) -> None:
         *(f"note: {note}" for note in found.notes),
     )
     console.print(found.verdict.sentence, style="bold")
-    say(f"written to {page}")
+    say(f"report: {page}")
 
 
 @command(
-    "write the features of every image, for search, clustering, plots",
+    "extract the features of every image, for search, clustering and plots",
     BACKBONE,
     DATA,
-    option("--out FILE", ".npz or .parquet with features, labels, paths", required=True),
+    option(
+        "--out FILE",
+        "write features, labels and paths to this .npz or .parquet file",
+        required=True,
+    ),
     request="EmbeddingRequest",
 )
 def embed(given: Given, extra: Fields) -> None:
@@ -209,10 +218,10 @@ def embed(given: Given, extra: Fields) -> None:
 
 
 @command(
-    "hand the backbone over to another library; checked before success is reported",
-    option("RUN", BACKBONES),
-    option("--to FORMAT", "torchvision, timm, safetensors or onnx", required=True),
-    option("--out PATH", required=True),
+    "convert a backbone for another library, and check the converted weights",
+    option("RUN", "convert this backbone: " + BACKBONES),
+    option("--to FORMAT", "convert to torchvision, timm, safetensors or onnx", required=True),
+    option("--out PATH", "write the converted weights to this path", required=True),
     request="ImageOptions",
 )
 def export(given: Given, extra: Fields) -> None:
@@ -237,7 +246,7 @@ def export(given: Given, extra: Fields) -> None:
 
 
 def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, Any]:
-    """The options of a request, declared ones and those unknown to the parser."""
+    """Return the options of a request: declared options, and those that the parser does not know."""
     from hexa.runtime.parsing import from_option
 
     typed = {name: getattr(given, name) for name in request.model_fields if hasattr(given, name)}
@@ -245,7 +254,7 @@ def _requested(request: type[Config], given: Given, extra: Fields) -> dict[str, 
 
 
 def _remark(run: str) -> str:
-    """A line on a run that has not ended, whose newest checkpoint is used, or that has a better start; else empty."""
+    """Return a note if a run is unfinished, or if its adaptation exported better weights; else an empty string."""
     folder = Path(run)
     if not folder.is_dir():
         return ""
@@ -256,7 +265,7 @@ def _remark(run: str) -> str:
     adapts = (folder / ADAPTATION).is_file()
     if not (folder / BACKBONE).is_file():
         remedy = "the same hexa adapt command" if adapts else f"hexa resume {run}"
-        return f"note: {run} is unfinished: this is its newest checkpoint; {remedy} trains it to the end"
+        return f"note: {run} is unfinished, so its newest checkpoint is used; {remedy} finishes the training"
     if adapts and (folder / WINNER).is_file():
-        return f"note: {run} has the weights at the end of training; the better of start and result is {folder / WINNER}"
+        return f"note: {run} gives the final weights of the training; the verdict exported the better weights as {folder / WINNER}"
     return ""

@@ -1,4 +1,4 @@
-"""How the command line reports an error: a user's mistake is one line, whatever raised it."""
+"""Turns an error into one line for the command line, and decides its exit status."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hexa.runtime.files import describe
 
 
 def complaint(error: Exception) -> tuple[int, str]:
-    """The exit status and the line; status 0 for a bug of ours, and no line where another process says it."""
+    """Return exit status and line; status 0 marks a bug of hexa, and the line is empty if another process prints it."""
     status = getattr(error, "exit_code", 2 if _is_users(error) else 0)
-    # a wrong field is noticed by all processes of a run, and named by the first
+    # every process of a run finds a wrong field, and rank 0 reports it
     silent = isinstance(error, ConfigError) and os.environ.get("RANK", "0") != "0"
     if status and (silent or not getattr(error, "speaks", True)):
         return status, ""
-    # above 128: stopped by a signal, having saved, which is not an error
+    # above 128: stopped by a signal after saving, which is not an error
     return status, sentence(error) if status > 128 else f"error: {sentence(error)}"
 
 
 def own_file(error: Exception) -> str:
-    """The line for an error in a file that the user gave; empty for any other."""
+    """Return the line for an error in a file of the user; empty for other errors."""
     from hexa.recipes.plugins import own_line
 
     own = own_line(error)
@@ -33,7 +33,7 @@ def own_file(error: Exception) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """The error on one line."""
+    """Return the error as one line."""
     if isinstance(error, OSError):
         return describe(error)
     text = " ".join(str(error).split())
@@ -46,9 +46,9 @@ def sentence(error: Exception) -> str:
 
 
 def _is_users(error: Exception) -> bool:
-    """Whether a user can fix it: a ValueError of ours, an error of the system about a file, or memory that is full.
+    """True if a user can fix the error: a ValueError of hexa, an OSError, or full memory.
 
-    A ValueError that some library raised below us is not: we called it wrongly, and the traceback is needed.
+    A ValueError from another library means that hexa called the library wrongly; it needs a traceback.
     """
     if isinstance(error, UserError | OSError) or _is_of_memory(error):
         return True
@@ -59,10 +59,10 @@ def _is_users(error: Exception) -> bool:
 
 
 def _is_of_memory(error: Exception) -> bool:
-    """torch says it of a GPU by a type of its own, of the CPU by a RuntimeError; sizes that overflow are the same."""
+    """True if the memory is full. torch raises its own type for a GPU, and RuntimeError for the CPU or for huge sizes."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    if isinstance(error, ImportError):  # of a library, where ulimit -v is low
+    if isinstance(error, ImportError):  # a library does not fit under ulimit -v
         return "failed to map segment" in str(error)
     said = (
         "can't allocate memory",

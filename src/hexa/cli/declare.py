@@ -1,6 +1,6 @@
-"""Declares commands and their options, including those that several commands share.
+"""Declares commands and their options, including options that several commands share.
 
-Nothing slow is imported here or at the top of the commands' modules, so that help is fast.
+This module and the modules of commands import nothing slow at the top, so that help is fast.
 """
 
 from __future__ import annotations
@@ -27,7 +27,12 @@ Handler = Callable[[Given, Fields], int | None]
 
 @dataclass(frozen=True)
 class Command:
-    """A command: its line in the list of commands, options, longer description for its help, and function."""
+    """A command.
+
+    summary: line in the list of commands. description: text of its help. request: class of
+    `hexa.evaluation.request` whose fields are options. open: True if fields of an experiment or protocol are options.
+    run: function from parsed options to the exit status.
+    """
 
     summary: str
     options: tuple[Option, ...]
@@ -38,17 +43,16 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
-#: The entry points of commands that installed distributions add.
+#: Group of entry points for commands of other distributions.
 ADDED = "hexa.commands"
 
 
 def command(
     summary: str, *options: Option, description: str = "", request: str = "", open: bool = False
 ) -> Callable[[Handler], Handler]:
-    """Make a command of a function from parsed options and further `--any.field VALUE` pairs to the exit status.
+    """Declare a function as a command; see `Command` for the arguments.
 
-    None stands for 0. request: a class of `hexa.evaluation.request`, whose fields become options. open: further
-    options are fields of the experiment or the protocol.
+    The function takes parsed options and further `--any.field VALUE` pairs, and returns the exit status; None means 0.
     """
 
     def declared(run: Handler) -> Handler:
@@ -61,30 +65,30 @@ def command(
 
 
 def commands(only: str | None = None) -> dict[str, Command]:
-    """All commands by name. Those that other packages add are left out if `only` is one of hexa's own.
+    """Return all commands by name. If `only` is a command of hexa, commands of other packages are left out.
 
-    So hexa's own commands need not import those packages, which cannot replace them either.
+    A command of hexa therefore never imports other packages. Another package cannot replace a command of hexa.
     """
     if only not in COMMANDS:
         own = dict(COMMANDS)
-        loaded(ADDED)  # which declares them
+        loaded(ADDED)  # importing them declares their commands
         COMMANDS.update(own)
     return COMMANDS
 
 
 def option(usage: str, help: str = "", **settings: Any) -> Option:
-    """An option such as `--out FILE`, or a positional argument such as `RECIPE`."""
+    """Return an option such as `--out FILE`, or a positional argument such as `RECIPE`."""
     name, _, metavar = usage.partition(" ")
     return name if metavar else name.lower(), {"metavar": metavar or name, "help": help, **settings}
 
 
 def flag(name: str, help: str, **settings: Any) -> Option:
-    """An option without a value."""
+    """Return an option without a value."""
     return name, {"action": "store_true", "help": help, **settings}
 
 
 def whole(least: int, most: int) -> Callable[[str], int]:
-    """The type of an option: an integer within bounds."""
+    """Return the type of an option: an integer from `least` to `most`."""
 
     def number(text: str) -> int:
         value = int(text)
@@ -96,7 +100,7 @@ def whole(least: int, most: int) -> Callable[[str], int]:
 
 
 def positive(text: str) -> float:
-    """The type of an option: a finite number above 0."""
+    """Parse an option: a finite number above 0."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
@@ -104,7 +108,7 @@ def positive(text: str) -> float:
 
 
 def in_unit(unit: str) -> Callable[[str], float]:
-    """The type of an option: a number, perhaps with its unit."""
+    """Return the type of an option: a number, with or without its unit."""
 
     def number(text: str) -> float:
         with suppress(ValueError):
@@ -115,7 +119,7 @@ def in_unit(unit: str) -> Callable[[str], float]:
 
 
 def duration(text: str) -> float:
-    """The type of an option: seconds of text such as 30m."""
+    """Parse an option: a duration such as 30m; return seconds."""
     from hexa.config import UserError
     from hexa.runtime.parsing import seconds_of
 
@@ -125,35 +129,51 @@ def duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error).removeprefix("--time ")) from None
 
 
-SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #split"
+SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #NAME at the end picks a split"
 BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
-DOMAINS = "fit the views to photos, aerial, microscopy, documents, medical-grey or histology"
-BACKBONE = option("BACKBONE", BACKBONES)
-DATA = option("--data SOURCE", SOURCES, required=True)
-DATA_OF_RUN = option("--data SOURCE", SOURCES + " (default: that of the run or recipe)")
+DOMAINS = "choose views for photos, aerial, microscopy, documents, medical-grey or histology"
+BACKBONE = option("BACKBONE", "use this backbone: " + BACKBONES)
+DATA = option("--data SOURCE", "read these images: " + SOURCES, required=True)
+DATA_OF_RUN = option(
+    "--data SOURCE", f"read these images: {SOURCES} (default: the source of the run or recipe)"
+)
 GROUPS = option(
     "--groups WHERE",
-    "which labelled images were taken together and do not judge each other, such as those of a visit: FILE.csv with "
-    "columns path and group, column:NAME or key:NAME (default: by folders inside the classes)",
+    "keep labelled images of a group (for example a patient or session) in one fold: FILE.csv with columns path and "
+    "group, column:NAME or key:NAME (default: sub-folders of the class folders)",
 )
 JSON = flag("--json", "print JSON")
-PLAN = flag("--plan", "print the plan with its cost, run nothing")
-TRUST = flag("--trust", "import the Python file that the run names as the source of its method")
+PLAN = flag("--plan", "print the plan with its cost, and run nothing")
+TRUST = flag(
+    "--trust",
+    "import the Python file that the run's configuration names as the source of its method",
+)
 TRUST_IMAGES = flag(
     "--trust", "open the images and import the Python file that the run's configuration names"
 )
 COUNT = whole(1, 10**6)
 IMAGES = option(
     "--images N",
-    "use N images of --data, drawn by the seed, evenly from its classes if it has labels (default: all)",
+    "draw N images of --data by the seed, evenly from the classes if there are labels (default: all)",
     type=COUNT,
 )
-EPOCHS = option("--epochs N", "passes over the data (default: those of the recipes)", type=COUNT)
+EPOCHS = option("--epochs N", "pass N times over the data (default: set by the recipe)", type=COUNT)
 ANY_SEED = whole(0, 2**32 - 1)  # scikit-learn takes no more
-SEED = option("--seed N", "seed of images and views (default: 0)", type=ANY_SEED, default=0)
+SEED = option(
+    "--seed N",
+    "draw images, folds and views by this seed (default: 0)",
+    type=ANY_SEED,
+    default=0,
+)
 MACHINE = (
-    option("--device NAME", "auto, cpu, cuda or cuda:N; short for --training.device"),
-    option("--precision NAME", "auto, fp32 or bf16; short for --training.precision"),
+    option(
+        "--device NAME",
+        "choose the device: auto, cpu, cuda or cuda:N (short for --training.device)",
+    ),
+    option(
+        "--precision NAME",
+        "choose the precision: auto, fp32 or bf16 (short for --training.precision)",
+    ),
 )
 
 
@@ -168,9 +188,9 @@ def say(*lines: str) -> None:
 
 
 def import_networks() -> None:
-    """Import torch, torchvision and timm with the garbage collector off, which takes a seventh less time.
+    """Import torch, torchvision and timm with the garbage collector off, which saves a seventh of the time.
 
-    A terminal shows it meanwhile. Commands call it once they have checked what can be checked before.
+    A terminal shows a message meanwhile. Commands call this function after all checks that need no torch.
     """
     if "timm" in sys.modules:
         return
@@ -184,13 +204,13 @@ def import_networks() -> None:
         import timm  # noqa: F401
     finally:
         print(" " * len(said), end=("\r" if said else ""), file=sys.stderr, flush=True)
-        gc.freeze()  # modules stay: no collection looks at them until the end, where libraries look for what is left
+        gc.freeze()  # excludes modules from collections until the exit, when libraries search for leaked objects
         atexit.register(gc.unfreeze)
         gc.enable()
 
 
 def progress_bar() -> ProgressBar:
-    """Bars of what takes long, or lines, on standard error."""
+    """Return a progress bar on standard error, or plain lines without a terminal."""
     from hexa.runtime.console import Console
     from hexa.runtime.progress import ProgressBar
 

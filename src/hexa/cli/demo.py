@@ -1,4 +1,4 @@
-"""The demo: MoCo-v2 and HEXA-MoCo on embedded images, beside raw pixels and an untrained network."""
+"""The demo: MoCo-v2 and HEXA-MoCo on embedded images, compared with raw pixels and an untrained network."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from hexa.runtime.console import Console
 from hexa.runtime.lock import locked
 
 ARMS = {"MoCo-v2": "digits-moco-v2", "HEXA-MoCo": "digits-hexa-moco"}
-#: In grey levels of 255: half of a step between the digits' 17 grey values, and a whole.
+#: Radii ε in units of 1/255; digits have 17 values, 16/255 apart.
 EPSILONS = (8, 16)
-#: What is measured of each, by protocol. The attack takes few steps and two targets, for time.
+#: Options of each protocol. The attack has few steps and two targets, to save time.
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "knn": {},
     "probe": {"preset": "few"},
@@ -34,20 +34,19 @@ _HEADER = (
     "k-NN",
     _FEW,
     "all labels",
-    *(f"attacked, ε={epsilon}" for epsilon in EPSILONS),
+    *(f"attacked, ε={epsilon}/255" for epsilon in EPSILONS),
 )
 _CAPTION = """\
-k-NN: 1,347 labelled images vote. Probe: mean ± std over 10 draws of the 50 labels; one training run each.
-Attacked: the probe of all labels by {attack} on {images} images, ± half of the 95 % interval
-over them; pixels moved by up to ε grey levels of 255; digits come in steps of 16."""
+k-NN: 1,347 labelled images vote. Linear probe: mean ± std over 10 draws of 50 labels. One training run each.
+Attacked: the probe of all labels under {attack}, on {images} images,
+± half of the 95 % interval over images. ε is the largest change of a pixel; the digits have 17 values, 16/255 apart."""
 
 
 def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> None:
-    """Pre-train both, evaluate all four, print the table, write `out`/report.html.
+    """Pre-train both networks, evaluate all four, print the table, and write `out`/report.html.
 
-    An existing run of the same experiment is resumed, so that a second demo ends at once; one of
-    another experiment is replaced. Raises UserError for a folder in the way that holds something else, and if another
-    demo is under way there.
+    A run of the same experiment is resumed, so that a second demo ends at once; a run of another experiment is
+    replaced. Raises UserError if the folder holds anything else, or if another demo is running in it.
     """
     what = f"is already running the demo in {out}; wait until it ends, or give another --out"
     console = console or Console()
@@ -63,7 +62,7 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
             else:
                 pretrain(experiments[name], folder, console=console)
 
-        # the images are 8×8: as features, all 64 grey values (three times)
+        # pixels:8 takes all 64 pixels of the 8×8 images as features, in three equal channels
         backbones = {"raw pixels": "pixels:8", "random init": f"random:{folders['MoCo-v2']}"}
         backbones |= {name: str(folder) for name, folder in folders.items()}
         console.rule("held-out images", align="left")
@@ -83,23 +82,23 @@ def _experiment(recipe: str, epochs: int | None) -> Experiment:
 
 
 def _clear(folder: Path, experiment: Experiment) -> None:
-    """Remove what an older demo left there, if it can't be gone on with; nothing that isn't a demo's."""
+    """Remove a run of an older demo that cannot be resumed; raise UserError for any other content."""
     config = folder / CONFIG
     if not config.is_file():
         if folder.exists():
-            is_ours(folder)  # says what is wrong with it, unless it is as good as empty
+            is_ours(folder)  # raises UserError unless the folder is empty
         return
     with suppress(UserError):  # a config of another version
         if load_experiment(config) == experiment:
             return
     if fields_of(config).get("recipe") != experiment.recipe:
-        raise UserError(f"{folder}: holds a run of another recipe; give another --out")
-    with mine(folder):  # nobody trains it
+        raise UserError(f"{folder} holds a run of another recipe; give another --out")
+    with mine(folder):  # no process trains it
         shutil.rmtree(folder)
 
 
 def _row(name: str, backbone: str) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """A line of the table, in percent of the held-out images, and the evaluation under attack."""
+    """Return a row of the table, in percent of the held-out images, and the result of the evaluation under attack."""
     knn, probe, robust = (
         evaluate(protocol, backbone, data="digits", **how) for protocol, how in PROTOCOLS.items()
     )

@@ -1,4 +1,4 @@
-"""The fields of an experiment as options, `--method.temperature 0.1`, and the list of them that help prints."""
+"""Fields of an experiment as options, such as `--method.temperature 0.1`, and their description in help."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pydantic
 
 from hexa.config import ConfigError, nearest
 
-#: Fields that most people set, or the beginnings of their paths: what `--help` lists. `--help-all` lists all others too.
+#: Paths, or beginnings of paths, of the fields that `--help` lists; `--help-all` lists all fields.
 COMMON = (
     "network.name",
     "start.weights",
@@ -33,12 +33,12 @@ COMMON = (
     "training.num_workers",
     "training.compile",
 )
-#: References to the project's list of formulas and decisions, " (F4)" and "D9: ", which help leaves out.
+#: References to formulas and decisions, " (F4)" and "D9: ", which help leaves out.
 _REFERENCES = re.compile(r" \([FD]\d+(, [FD]\d+)*\)|\b[FD]\d+: ")
 
 
 class Field(NamedTuple):
-    """One setting: where it is, what it is in this experiment, what it may be and what it does."""
+    """A field: dotted path, value in this experiment, choices, description."""
 
     path: str
     value: Any
@@ -47,16 +47,15 @@ class Field(NamedTuple):
 
     @property
     def is_common(self) -> bool:
-        """Whether most people may want to set it: `COMMON`, and the fields of the run itself."""
+        """True for fields that `--help` lists: those of `COMMON`, and fields without a dot."""
         return "." not in self.path or self.path.startswith(COMMON)
 
 
 def split(arguments: Iterable[str], options: Collection[str]) -> tuple[list[str], dict[str, str]]:
-    """Separate arguments with a declared option from `--any.field VALUE` pairs.
+    """Separate declared options from `--any.field VALUE` pairs.
 
-    `--any.field=VALUE` is the same; a field without a value is "true"; dashes in a field become underscores. Of several
-    numbers, `--shots 1 2 4`, it makes a list, 1,2,4.
-    If a field is given twice, the last value counts, as for options.
+    `--any.field=VALUE` is equivalent. A field without a value is "true". Dashes in a field become underscores. Several
+    numbers, such as `--shots 1 2 4`, become the list 1,2,4. If a field is given twice, the last value counts.
     """
     ours: list[str] = []
     fields: dict[str, str] = {}
@@ -84,9 +83,9 @@ def _is_number(text: str) -> bool:
 
 
 def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable[str]) -> None:
-    """Raise ConfigError for a name without a dot that is neither a field nor an option, with the nearest of both.
+    """Raise ConfigError with the nearest name if a name without a dot is neither a field nor an option.
 
-    A dotted path is left to `hexa.recipes.experiment.override`, which knows what may be added to hard examples.
+    `hexa.recipes.experiment.override` checks dotted paths, because hard examples may gain fields.
     """
     known = [field.path for field in fields]
     top = {path for path in known if "." not in path}
@@ -105,7 +104,7 @@ def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable
 
 
 def describe(fields: Iterable[Field], width: int = 100) -> str:
-    """The fields as help prints them: `--path VALUE  (choices)` and what it does, one group after another."""
+    """Return the help text of fields, in groups: `--path VALUE  (choices)` and a description."""
     lines: list[str] = []
     for group, members in itertools.groupby(fields, lambda field: field.path.rpartition(".")[0]):
         lines += ["", f"{group or 'the run'}:"]
@@ -121,7 +120,7 @@ def describe(fields: Iterable[Field], width: int = 100) -> str:
 
 
 def of_experiment(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Field]:
-    """Every field of an experiment, or of any other configuration, by its dotted path after `prefix`."""
+    """Yield every field of an experiment or another configuration, with its dotted path after `prefix`."""
     groups: dict[str, pydantic.BaseModel] = {}
     for name, info in type(config).model_fields.items():
         value = getattr(config, name)
@@ -145,10 +144,10 @@ def of_experiment(config: pydantic.BaseModel, prefix: str = "") -> Iterator[Fiel
 
 
 def _description(config: type[pydantic.BaseModel], name: str) -> str:
-    """What the field does: the words of the nearest class that has any, else those of the class itself.
+    """Return the description of a field: the field docstring of the nearest base class, else the class docstring.
 
-    A subclass that only changes a default has no words for it. The name of a method or kind has none at all: its class
-    says what it is.
+    A subclass that only changes a default has no field docstring. The name of a method and the kind of a hard example
+    are described by the class docstring.
     """
     described = [
         base.model_fields[name].description
@@ -161,7 +160,7 @@ def _description(config: type[pydantic.BaseModel], name: str) -> str:
 
 
 def _kind(annotation: Any) -> str:
-    """The values to choose from, `auto|fp32|bf16`; empty if there is no choice."""
+    """Return the choices, such as `auto|fp32|bf16`; empty if any value is allowed."""
     parts = (annotation, *get_args(annotation))
     named = [value for part in parts if get_origin(part) is Literal for value in get_args(part)]
     return "|".join(map(str, named)) if len(named) > 1 else ""
@@ -174,7 +173,7 @@ def _shown(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, tuple | list):
         return "[" + ",".join(map(_shown, value)) + "]"
-    if isinstance(value, pydantic.BaseModel):  # as YAML that can be given back
+    if isinstance(value, pydantic.BaseModel):  # as YAML, which the option accepts
         return (
             "{"
             + ", ".join(f"{name}: {_shown(part)}" for name, part in value if part is not None)

@@ -1,4 +1,4 @@
-"""Commands about this machine."""
+"""The commands `check` and `doctor`."""
 
 from __future__ import annotations
 
@@ -16,20 +16,18 @@ from hexa.cli.declare import (
 
 
 @command(
-    "try the laws on a method or a hard example of your own",
-    option("RECIPE", "FILE.py:recipe, or a recipe's name"),
+    "check a method or hard example of your own against the laws of the library",
+    option("RECIPE", "check this recipe: FILE.py:FUNCTION, or the name of a recipe"),
     JSON,
-    description="Try on 8 small images what every method and hard example promises: what may change and when, losses "
-    "that follow their images, valid pixels, exact shared gradients, checkpoints, two processes. Ends with status 1 if "
-    "a law is broken.",
+    description="Check the laws of every method and hard example on 8 small images: state changes, losses that follow "
+    "their images, valid pixels, exact shared gradients, checkpoints, two processes. The exit status is 1 if a law is "
+    "broken.",
 )
 def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
     from hexa.testing.check import check as run, looks_wrong, tried
 
-    os.environ["CUDA_VISIBLE_DEVICES"] = (
-        ""  # laws fork, which autograd refuses if it sees a GPU; they need none
-    )
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws fork, which autograd refuses if it sees a GPU
     verdicts = []
     experiment = plugins.experiment_of(given.recipe)
     if not given.json:
@@ -47,7 +45,7 @@ def check(given: Given, extra: Fields) -> int:
     return int(broken)
 
 
-@command("versions, extras, threads, devices and shared memory of this machine", JSON)
+@command("print versions, extras, threads, devices and shared memory of this machine", JSON)
 def doctor(given: Given, extra: Fields) -> None:
     from hexa.measure.doctor import facts
 

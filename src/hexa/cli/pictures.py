@@ -1,4 +1,4 @@
-"""Commands whose result is looked at: pictures of hard examples, and the report of runs."""
+"""The commands `visualize` and `report`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ if TYPE_CHECKING:
 
 
 @command(
-    "a picture: clean | perturbation | adversarial | cut-mixed, side by side",
-    option("TARGET", "a run folder, or a recipe with fresh weights", metavar="RUN|RECIPE"),
+    "draw clean views, perturbations, adversarial and cut-mixed views side by side",
+    option("TARGET", "draw a run, or a recipe with random weights", metavar="RUN|RECIPE"),
     DATA_OF_RUN,
-    option("--domain NAME", "for a recipe: " + DOMAINS),
-    option("--out FILE.png", required=True),
-    option("--num-images N", "rows of the picture (default: 8)", type=whole(1, 256), default=8),
+    option("--domain NAME", DOMAINS + "; only for a recipe"),
+    option("--out FILE.png", "write the figure to this file", required=True),
+    option("--num-images N", "draw N rows (default: 8)", type=whole(1, 256), default=8),
     TRUST_IMAGES,
-    option("--gain X", "how many times the perturbation is magnified", type=positive),
+    option(
+        "--gain X",
+        "magnify the perturbation by this factor (default: chosen by its size)",
+        type=positive,
+    ),
     SEED,
     open=True,
 )
@@ -51,7 +55,7 @@ def visualize(given: Given, extra: Fields) -> None:
         if extra or given.domain:
             option = next(iter(extra), "domain")
             raise UserError(
-                f"--{option}: the fields of a run are fixed; only those of a recipe can be set"
+                f"--{option}: the fields of a run are fixed; give a recipe to set fields"
             )
         import_if_trusted(given)
     else:
@@ -74,12 +78,19 @@ def visualize(given: Given, extra: Fields) -> None:
 
 
 @command(
-    "one self-contained HTML file on one or several runs: curves, tables, hard examples",
-    option("RUNS", "run folders, or JSON files of hexa evaluate --out", nargs="+", metavar="RUN"),
-    option("--out FILE.html", required=True),
+    "write an HTML report on one or several runs: curves, tables, hard examples",
+    option(
+        "RUNS",
+        "report these run folders, or JSON files of hexa evaluate --out",
+        nargs="+",
+        metavar="RUN",
+    ),
+    option(
+        "--out FILE.html", "write the report to this file, which needs no other file", required=True
+    ),
     option(
         "--data SOURCE",
-        "images to make the pictures of the runs from (default: the pictures they have)",
+        "draw the hard examples of the runs on these images (default: existing figures of the runs)",
     ),
 )
 def report(given: Given, extra: Fields) -> None:
@@ -99,7 +110,7 @@ def report(given: Given, extra: Fields) -> None:
 
 
 def import_if_trusted(given: Given) -> None:
-    """Import the file that a run names, only with --trust."""
+    """Import the Python file that a run names if --trust is given."""
     if given.trust:
         from hexa.recipes import plugins
 

@@ -1,4 +1,4 @@
-"""The command that finds duplicates, outliers and similar images in features."""
+"""The command `search`, which finds duplicates, outliers and similar images."""
 
 from __future__ import annotations
 
@@ -25,38 +25,43 @@ if TYPE_CHECKING:
 
 
 @command(
-    "find near-duplicates, outliers, or the images most like one, by the features that embed wrote",
+    "find near-duplicates, outliers or similar images by the features that embed wrote",
     option(
         "FEATURES",
-        "a .npz or .parquet of hexa embed; two with --duplicates: images that are in both",
+        "search this .npz or .parquet file of hexa embed; with --duplicates, give a second file to find images in both",
         nargs="+",
     ),
-    flag("--duplicates", "list groups of images of which every pair is a near-duplicate"),
-    flag("--outliers", "list the images that are least like the others"),
+    flag("--duplicates", "list groups of images in which all pairs are near-duplicates"),
+    flag("--outliers", "list the most unusual images"),
     option(
-        "--like PATH", "list the images most like this one: a path in FEATURES, or an image file"
+        "--like PATH",
+        "list the images most similar to this image: a path in FEATURES, or an image file",
     ),
     option(
         "--least X",
-        "similarity of duplicates, up to 1 (default: 0.9 of thumbnails; 0.95 of features if FEATURES "
-        "has no thumbnails)",
+        "list duplicates of this similarity or more, up to 1 (default: 0.9 for thumbnails, or 0.95 for features if "
+        "FEATURES has no thumbnails)",
         type=float,
     ),
     option(
         "--count N",
-        "number of outliers or similar images (default: %(default)s)",
+        "list N outliers or similar images (default: %(default)s)",
         type=COUNT,
         default=20,
     ),
     option(
         "--backbone BACKBONE",
-        f"with --like FILE: the backbone that made FEATURES, if it has moved: {BACKBONES}",
+        f"use this backbone for --like FILE, if the backbone of FEATURES has moved: {BACKBONES}",
     ),
-    option("--html PAGE", "also write a page with small pictures, which needs no other file"),
+    option(
+        "--html PAGE",
+        "also write the result with thumbnails to this HTML file, which needs no other file",
+    ),
     JSON,
-    description="Duplicates have equal pixels, or thumbnails whose similarity is at least --least, also if one image "
-    "is mirrored, brighter, compressed, or cropped to 80 % or more of the other. Similarities of --like are cosines "
-    "of features. An outlier is far from its fifth nearest image, in features or in statistics of the picture.",
+    description="Find images in the features of hexa embed. Duplicates have equal pixels, or thumbnails with a similarity "
+    "of --least or more, even if one image is mirrored, brighter, compressed, or a crop of at least 80 % of the other. "
+    "--like sorts by the cosine similarity of features. An outlier is far from its fifth nearest image, by features or "
+    "by image statistics.",
 )
 def search(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
@@ -86,7 +91,7 @@ def search(given: Given, extra: Fields) -> None:
         else:
             found, asked = _like(first, given)
     images = sum(len(one.paths) for one in files)
-    title = "Images that are least like the others"
+    title = "The most unusual images"
     summary = f"{images:,} images"
     if len(files) == 2:
         others = len({place for one in found for place in one.places[1:]})
@@ -99,7 +104,7 @@ def search(given: Given, extra: Fields) -> None:
         title = "Near-duplicates"
         summary = f"{counted(len(found), 'group')} among {images:,} images at --least {least:g}"
     elif asked is not None:
-        title = f"Images most like {asked.path}"
+        title = f"Images most similar to {asked.path}"
     if given.html is not None:
         _write_page(given.html, title, summary, found, files, asked)
     if given.json:
@@ -113,7 +118,7 @@ def search(given: Given, extra: Fields) -> None:
 
 
 def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
-    """The images most like the one that was asked for, and its picture."""
+    """Return the images most similar to --like, and the thumbnail of --like."""
     from hexa.config import UserError
     from hexa.reporting.search_page import Picture, source_of
     from hexa.runtime.paths import location
@@ -126,7 +131,7 @@ def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     if not file.exists():
         raise UserError(
             f"--like {given.like}: no image of that path in {features.file.path}, and no such file; "
-            f"paths in it are such as {features.paths[0]}"
+            f"a path in it is {features.paths[0]}"
         )
     import_networks()
     from hexa.evaluation.outside import features_of
@@ -140,17 +145,15 @@ def _lines(title: str, summary: str, found: list[Found], given: Given) -> list[s
     if given.like is not None:
         return [title, *(f"{one.similarity:.3f}  {one.paths[0]}" for one in found)]
     if given.outliers:
-        head = "outliers, each with its score, what is unusual, and the similarity to its fifth nearest image"
+        head = "outliers: score, reason, similarity to the fifth nearest image, path"
         return [
             head,
             *(f"{x.score:4.1f}  {x.reason:8}  {x.similarity:.3f}  {x.paths[0]}" for x in found),
         ]
     if len(given.features) == 2:
-        head = f"images of {given.features[1]}, each with the images of {given.features[0]} that it duplicates"
+        head = f"images of {given.features[1]} with their duplicates in {given.features[0]}: highest and lowest similarity, paths"
     else:
-        head = (
-            "near-duplicates, each group with the similarities of its most and least similar pair"
-        )
+        head = "near-duplicates: highest and lowest similarity in the group, paths"
     lines = [
         "  ".join([f"{one.similarity:.3f}", f"{one.lowest:.3f}", *one.paths])
         for one in found
@@ -160,7 +163,7 @@ def _lines(title: str, summary: str, found: list[Found], given: Given) -> list[s
 
 
 def _named(one: dict[str, Any], files: list[Features]) -> dict[str, Any]:
-    """The fields of a result that have a value, with paths instead of places."""
+    """Return the fields of a result that have a value, with paths instead of positions."""
     paths = [path for file in files for path in file.paths]
     if one.get("nearest") is not None:
         one = {**one, "nearest": [paths[place] for place in one["nearest"]]}

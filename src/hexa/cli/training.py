@@ -1,4 +1,4 @@
-"""Commands that train, and those that list what can be trained."""
+"""The commands `pretrain`, `resume`, `demo` and `recipes`."""
 
 from __future__ import annotations
 
@@ -33,8 +33,14 @@ if TYPE_CHECKING:
 
 
 @command(
-    "what can be run: name, method, hard examples, expected result and cost",
-    option("WORDS", "only recipes with this in their name", metavar="WORD", nargs="?", default=""),
+    "list the recipes with method, hard examples, expected result and cost",
+    option(
+        "WORDS",
+        "list only recipes with this text in their name",
+        metavar="WORD",
+        nargs="?",
+        default="",
+    ),
     JSON,
 )
 def recipes(given: Given, extra: Fields) -> None:
@@ -67,35 +73,47 @@ def recipes(given: Given, extra: Fields) -> None:
             text = f"{label}: {row[label]}"
             # outside a terminal one line each, for grep
             console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
-    console.print("\nAny recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
+    console.print("\nEvery recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
     for name, text in listed.modifiers.items():
         console.print(f"  +{name}: {text}")
-    console.print("\nhexa pretrain RECIPE --help  lists the fields of a recipe")
+    console.print("\n`hexa pretrain RECIPE --help` lists the fields of a recipe.")
 
 
 @command(
     "pre-train a backbone without labels",
-    option("RECIPE", "a name from `hexa recipes`, or ./my_method.py:function", nargs="?"),
-    option("--config FILE.yaml", "instead of a recipe: the config.yaml of a run, or one like it"),
-    option("--data SOURCE", SOURCES),
-    option("--out RUN", "the run folder (default: runs/RECIPE)"),
+    option(
+        "RECIPE",
+        "train this recipe: a name from `hexa recipes`, or ./my_method.py:FUNCTION",
+        nargs="?",
+    ),
+    option(
+        "--config FILE.yaml",
+        "read the experiment from this config.yaml of a run, instead of a recipe",
+    ),
+    option("--data SOURCE", f"train on these images: {SOURCES} (default: set by the recipe)"),
+    option("--out RUN", "write the run to this folder (default: runs/RECIPE)"),
     option(
         "--start BACKBONE",
-        "weights to begin from: a run · a file · timm:NAME",
+        "start from these weights: a run folder · a file of weights · timm:NAME (default: random weights)",
     ),
     IMAGES,
-    option("--epochs N", "passes over the data"),
+    option("--epochs N", "pass N times over the data (default: set by the recipe)"),
     option(
         "--time TIME",
-        "instead: as many passes as fit this time here, such as 90s, 20m or 2h",
+        "choose the number of passes so that training fits this time, such as 90s, 20m or 2h",
         type=duration,
     ),
-    option("--domain NAME", DOMAINS + "; fields given win"),
+    option("--domain NAME", DOMAINS + "; fields that you set take precedence"),
     *MACHINE,
-    flag("--compile", "short for --training.compile true", action="store_const", const="true"),
+    flag(
+        "--compile",
+        "compile the networks (short for --training.compile true)",
+        action="store_const",
+        const="true",
+    ),
     TRUST,
-    description="Pre-train a backbone without labels. Any field of the experiment is an option: --batch-size 256, "
-    "--method.temperature=0.1. `hexa pretrain RECIPE --help` lists them with their values in that recipe.",
+    description="Pre-train a backbone without labels. Every field of the experiment is an option, such as --batch-size 256 "
+    "or --method.temperature=0.1. `hexa pretrain RECIPE --help` lists the fields with their values in the recipe.",
     open=True,
 )
 def pretrain(given: Given, extra: Fields) -> None:
@@ -109,9 +127,9 @@ def pretrain(given: Given, extra: Fields) -> None:
 
 
 def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
-    """The experiment with as many epochs as fit --time, by a few timed steps; from there its length follows the clock.
+    """Return the experiment with the number of epochs that fits --time, by a few timed steps.
 
-    Raises UserError where there is no time for one epoch.
+    During training, the clock adjusts the length. Raises UserError if the time is too short for one epoch.
     """
     from hexa.config import UserError
     from hexa.measure.costs import measure
@@ -129,7 +147,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
     say("timing a few steps")
     costs = measure(experiment, source, extra, partly=False)
     epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
-    # a tenth is for what is written at the end
+    # a tenth of the time is for the results at the end
     room = 0.9 * given.time - (time.perf_counter() - given.begun) - costs.setup
     if room < epoch:
         least = format_duration(given.time - room + 1.1 * epoch)
@@ -137,12 +155,12 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
             f"--time: one epoch alone takes {format_duration(epoch)}; give {least} or more"
         )
     epochs = int(room / epoch)
-    say(f"{counted(epochs, 'epoch')} of {len(source):,} images, by the speed of these steps")
+    say(f"{counted(epochs, 'epoch')} of {len(source):,} images fit into the time")
     return override(experiment, {"epochs": epochs, "training.max_seconds": room})
 
 
 def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
-    """`hexa pretrain RECIPE --help` and, if everything, `--help-all`."""
+    """Print `hexa pretrain RECIPE --help` or, if `everything`, `--help-all`; return the exit status."""
     from hexa.cli import fields
     from hexa.runtime.output import one_line, printable
 
@@ -156,12 +174,14 @@ def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
         left = len(own) - len(listed)
         print(f"\n`hexa pretrain {recipe} --help-all` lists {left} more fields.")
     print(
-        "\nA modifier such as +cutmix adds a hard example with its fields; `hexa recipes` lists them."
+        "\nA modifier such as +cutmix adds a hard example with its fields; `hexa recipes` lists the modifiers."
     )
     return 0
 
 
-@command("continue a run exactly where it stopped", option("RUN", "a run folder"), TRUST)
+@command(
+    "resume a run exactly where it stopped", option("RUN", "resume the run in this folder"), TRUST
+)
 def resume(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
     from hexa.run.names import CONFIG
@@ -169,7 +189,7 @@ def resume(given: Given, extra: Fields) -> None:
     run = Path(given.run)
     if not (run / CONFIG).exists():
         raise UserError(
-            f"{run}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote"
+            f"{run}: no run to resume ({CONFIG} is missing); give the run folder of hexa pretrain"
         )
     import_networks()
     from hexa.recipes import plugins
@@ -181,8 +201,12 @@ def resume(given: Given, extra: Fields) -> None:
 
 
 @command(
-    "MoCo-v2 against HEXA-MoCo on embedded images, in one to three minutes on two cores",
-    option("--out FOLDER", "runs/demo if not given", default="runs/demo"),
+    "train MoCo-v2 and HEXA-MoCo on embedded images and compare them, in minutes on two cores",
+    option(
+        "--out FOLDER",
+        "write the runs and the report to this folder (default: runs/demo)",
+        default="runs/demo",
+    ),
     EPOCHS,
 )
 def demo(given: Given, extra: Fields) -> None:
@@ -194,7 +218,7 @@ def demo(given: Given, extra: Fields) -> None:
     run(out, epochs=given.epochs)
 
 
-#: Short options and their fields.
+#: Short options, and the fields that they set.
 SHORT = {
     "data": "data",
     "start": "start.weights",
@@ -207,7 +231,7 @@ SHORT = {
 
 
 def experiment_of(given: Given, extra: Fields) -> Experiment:
-    """The experiment of a recipe or file with the fields of the command line. Raises UserError."""
+    """Return the experiment of a recipe or file, with the fields of the command line. Raises UserError."""
     from hexa.config import UserError
 
     config = getattr(given, "config", None)
@@ -229,7 +253,7 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
         experiment = plugins.load(Path(config), given.trust)
     changes = {**extra, **shorthand(given)}
     if domain := getattr(given, "domain", None):
-        # first, since a recipe of views replaces fields at their defaults, which many of a domain's are
+        # views.recipe comes first, because it replaces fields at their defaults, also those of a domain
         views = {path: value for path, value in changes.items() if path == "views.recipe"}
         experiment = override(experiment, views)
         changes |= domains.changes(domain, changes)
@@ -238,13 +262,13 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
 
 
 def shorthand(given: Given) -> dict[str, Any]:
-    """The fields that were given by a short option, by dotted path."""
+    """Return the fields that short options set, by dotted path."""
     values = {path: getattr(given, name, None) for name, path in SHORT.items()}
     return {path: value for path, value in values.items() if value is not None}
 
 
 def _check_recipe(spec: str) -> None:
-    """Raise UserError for a mistyped recipe before torch is imported, if all recipes are listed."""
+    """Raise UserError for an unknown recipe before torch is imported, if all recipes are listed."""
     from hexa.recipes import check, listing
 
     listed = listing.read()
@@ -257,13 +281,13 @@ def _finished(run: Path, data: str) -> None:
 
 
 def _next(run: Path, data: str) -> str:
-    """A command that works with these images."""
+    """Return the next useful command for these images."""
     from hexa.config import UserError
     from hexa.data import open_source
     from hexa.run.names import ADAPTATION
 
     if (run / ADAPTATION).is_file():
-        return "the same hexa adapt or harden command, which compares it with the start"
+        return "repeat the same hexa adapt or harden command to get its verdict"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
     with contextlib.suppress(UserError):
         source = open_source(data, "train")

@@ -1,1 +1,1 @@
-"""Backbones beside each other on the user's images, each at its own size: what `hexa compare` and `hexa adapt` say."""
+"""Comparison of backbones on the user's images: scores, intervals and verdicts of `hexa compare` and `hexa adapt`."""

@@ -1,4 +1,4 @@
-"""`hexa compare`: backbones beside each other on a person's images, and which of them is better."""
+"""`hexa compare`: compare backbones on the user's images."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 Rows = NDArray[np.int64]
 
-#: The verdict if there are no labels that can judge.
-_UNTOLD = "without labels it cannot be told which is better; give labelled images (--labelled), a few per class, to know"
+#: The verdict without usable labels.
+_UNTOLD = "a comparison needs labels; give --labelled, images of two classes or more"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareRequest(Extraction):
-    """Which backbones are compared on which images."""
+    """The options of `hexa compare`."""
 
     backbones: tuple[str | Path | Backbone, ...]
-    """The first is what the others are compared with."""
+    """Two backbones or more; the others are compared with the first."""
     data: str
-    """The images, which are also the labelled ones if no others are given."""
+    """Source of images; also the source of labelled images if `labelled` is None."""
     labelled: str | None = None
-    """Labelled images to judge by; those of `data` if None."""
+    """Source of labelled images for the scores (default: `data`)."""
     images: int | None = None
-    """Number of labelled images that are drawn by the seed; all if None."""
+    """Number of labelled images to draw, by the seed (default: all)."""
     groups: str | None = None
-    """Where groups of these are stored: FILE.csv, column:NAME or key:NAME (`groups_of`)."""
+    """Source of group labels: FILE.csv, column:NAME or key:NAME (`groups_of`)."""
     size: int | None = None
-    """A common image size in pixels; each backbone's own if None."""
+    """Image size in pixels for all backbones (default: native resolution of each)."""
     max_image_pixels: int | None = None
-    """Larger images count as unreadable."""
+    """Images with more pixels count as unreadable."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +65,17 @@ class Comparison:
     sides: tuple[Side, ...]
     verdict: Verdict
     images: Source
-    """The images that were judged or, without labels, looked at."""
+    """The evaluated images."""
     judge: labelled.Judge | None
-    """How the labels were used; None without."""
+    """Folds and groups of the labelled images; None without labels."""
     notes: tuple[str, ...]
-    """Sentences on what was left out."""
+    """Notes for the user, such as on images that were left out."""
     duplicates: tuple[tuple[str, str], ...]
-    """Paths of near-duplicates, the first of which was left out."""
+    """Pairs of paths of near-duplicates; the first image of a pair was left out."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """All numbers, for JSON."""
+        """All numbers of the comparison, for JSON."""
         judged = None if self.judge is None else self.judge.labels[self.judge.judged]
         best = self.verdict.best
         return {
@@ -93,14 +93,16 @@ class Comparison:
 
 
 def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
-    """Compare two backbones or more. Raises UserError."""
+    """Compare two backbones or more by their scores on labelled images. Raises UserError."""
     if len(request.backbones) < 2:
         raise UserError("a comparison needs two backbones or more; give another one")
     loaded = [load_backbone(name, size=request.size) for name in request.backbones]
     channels = {len(one.mean) for one in loaded}
     if len(channels) > 1:
         several = " and ".join(map(str, sorted(channels)))
-        raise UserError(f"the backbones take images of {several} channels; compare those alike")
+        raise UserError(
+            f"the backbones take images of {several} channels; compare backbones with equal channels"
+        )
     how: dict[str, Any] = {"max_image_pixels": request.max_image_pixels, "channels": channels.pop()}
     data = judging = open_source(request.data, "train", **how)
     if request.labelled is not None:
@@ -111,10 +113,10 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     labelled.take_groups(judging, request.groups)
     if request.labelled is None and not labelled.can_judge(judging.classes):
         raise UserError(
-            "without labels hexa cannot tell which backbone is better; give --labelled, images of two "
-            "classes or more with at least two images each"
+            "a comparison needs labels; give --labelled, images of two classes or more with at least two "
+            "images each"
         )
-    labelled.Judge(labelled.labels_of(judging))  # raises now, before the work
+    labelled.Judge(labelled.labels_of(judging))  # raises UserError before the work
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     learned = any(_learned_from(one, data) for one in loaded)
     found = of_backbones(named, data, judging, request, progress, learned=learned)
@@ -122,13 +124,13 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     taught = [name for name, one in named.items() if _learned_from(one, judging)]
     if taught and found.judge is not None:
         notes.append(
-            f"{some(taught)} learned from the images that judge, although without labels; --labelled gives others"
+            f"{some(taught)} was trained on the labelled images, without their labels; give other images by --labelled"
         )
     return replace(found, notes=tuple(notes))
 
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:
-    """True if the run that trained the backbone learned from these images, judged by the names of both sources."""
+    """True if the backbone's run was trained on these images, by the names of both sources."""
     learned = paths.parts(str(backbone.info.get("data", "")))
     mine, theirs = (
         Path(one.removeprefix("folder:")).resolve() for one in (learned.source, images.name)
@@ -137,7 +139,7 @@ def _learned_from(backbone: Backbone, images: Source) -> bool:
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
-    """Backbones by as much of the ends of their paths as tells them apart; equal ones are numbered."""
+    """Return the shortest unique display names of the backbones; duplicates get a number."""
     full = [
         one.network_config.name if isinstance(one, Backbone) else whole_characters(str(one))
         for one in given
@@ -145,7 +147,7 @@ def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     return told_apart([name if ":" in name else Path(name) for name in full])
 
 
-@processes.alone()  # so that no work of the main process alone, such as k-means, waits for the others
+@processes.alone()  # work of rank 0 alone, such as k-means, must not wait for other ranks
 def of_backbones(
     backbones: Mapping[str, Backbone],
     data: Source,
@@ -155,38 +157,37 @@ def of_backbones(
     trials: int = 1,
     learned: bool = True,
 ) -> Comparison:
-    """Compare loaded backbones, by name; the first is what the others are compared with.
+    """Compare loaded backbones, by name; the others are compared with the first.
 
-    Several processes call it alike; each extracts a share of the features, which the main one alone has in the end.
-
-    judging: labelled images, or `data` itself, by whose labels, if it has any, backbones are judged; without labels no
-    side is better. trials: how many states a backbone was chosen from by these labels, which widens the intervals.
-    learned: True if a backbone learned from `data`, so that labelled images must not be among these.
+    Every process calls this function; each process extracts a share of the features, and rank 0 gathers all of them.
+    judging: source of labelled images; may be `data` itself. Without labels, the verdict names no better side. trials:
+    number of states from which a backbone was chosen by these labels; a larger number widens the intervals. learned:
+    True if a backbone was trained on `data`; labelled images that are in `data` are then left out.
     """
     if not labelled.can_judge(judging.classes):
         unseen = [
             Side(name, one, torch.empty(0, one.num_features)) for name, one in backbones.items()
         ]
-        few = "the labels are not used: fewer than two classes have two images or more"
+        few = "the labels are ignored: fewer than two classes have two images or more"
         reasons = () if judging.classes is None else (few,)
         return Comparison(tuple(unseen), Verdict(None, _UNTOLD, ()), judging, None, reasons, ())
     device = precisions.pick_device(how.device)
 
     def chosen() -> tuple[Rows, tuple[tuple[str, str], ...], list[str]]:
-        """Positions of the images to look at, near-duplicates that were left out, and notes."""
+        """Return the positions of the images to evaluate, the near-duplicates that are left out, and notes."""
         notes = list[str]()
         twins: tuple[tuple[str, str], ...] = ()
         progress("timing the networks", 0, 0)
         rows = affordable([*backbones.values()], judging, how, device)
         if len(rows) < len(judging):
             drawn = f"{len(rows):,} of {len(judging):,} images were drawn"
-            notes.append(f"{drawn}; more --time draws more")
+            notes.append(f"{drawn} to fit the time; a longer --time draws more")
         kept, found = leakage.apart(data, judging, rows, how, notes, progress, learned)
         if labelled.can_judge(labelled.labels_of(judging)[kept]):
             rows = kept
             twins = found
         else:
-            notes.append("near-duplicates stay, since too few labelled images would be left")
+            notes.append("near-duplicates are kept, because too few labelled images would be left")
         return rows, twins, notes
 
     rows, twins, notes = from_main(chosen)
@@ -211,14 +212,14 @@ def of_backbones(
     notes.append(labelled.groups_note(judge, images.groups()))
     sides = list[Side]()
     for (name, backbone), features in zip(backbones.items(), every, strict=True):
-        progress("judging", len(sides), len(backbones))
+        progress("scoring", len(sides), len(backbones))
         scores = from_main(functools.partial(judge.scores, features))
         sides.append(Side(name, backbone, features, scores))
-    progress("judging", len(sides), len(sides))
+    progress("scoring", len(sides), len(sides))
     notes += [
         f"{name}: {one.info['note']}" for name, one in backbones.items() if "note" in one.info
     ]
     if len({side.size for side in sides}) > 1:
-        notes.append("each at its own image size; for one, hexa compare --size N")
+        notes.append("each backbone has its own image size; --size N sets one size for all")
     decision = from_main(functools.partial(verdict.by_labels, sides, trials))
     return Comparison(tuple(sides), decision, images, judge, tuple(notes), twins)

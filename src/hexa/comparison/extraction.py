@@ -1,4 +1,4 @@
-"""Features of a backbone for a comparison, of as many images as the time allows."""
+"""Features of a backbone for a comparison, on as many images as fit into the time."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from torch import Tensor
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
 from hexa.data.sources.decode import DecodeError
-from hexa.evaluation.features import extract_together
+from hexa.evaluation.features import extract_together, for_inference
 from hexa.evaluation.split import draw_classes, draw_images
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
-#: Fewest images that are looked at, however short the time is.
+#: Minimum number of images, even if the time is short.
 _LEAST = 100
-#: Told how many of how many images are done.
+#: Progress callback: (done, total).
 Tell = Callable[[int, int], object]
-#: The share of the time that networks may take, so that a machine that becomes slower keeps to it.
+#: Share of the time that is planned; the rest is a reserve for a machine that becomes slower.
 _SHARE = 0.7
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extraction:
-    """How features are extracted."""
+    """Options of feature extraction."""
 
     seconds: float = 600.0
-    """For reading images and extracting features; fewer images are looked at where that is short."""
+    """Time limit to read images and extract features; if it is short, fewer images are drawn."""
     most: int | None = None
-    """The most images that are looked at."""
+    """Maximum number of images; None sets no limit."""
     seed: int = 0
-    """Draws images, folds and labels."""
+    """Seed of images, folds and labels."""
     device: str = "auto"
-    """auto, cpu, cuda or cuda:N."""
+    """Device: auto, cpu, cuda or cuda:N."""
     precision: precisions.Precision = "auto"
-    """auto, fp32 or bf16."""
+    """Precision: auto, fp32 or bf16."""
     num_workers: int | None = None
-    """Processes that decode; chosen for the machine if None."""
+    """Number of processes that decode images (default: chosen for the machine)."""
 
 
 def affordable(
@@ -54,10 +54,10 @@ def affordable(
     how: Extraction,
     device: torch.device,
 ) -> NDArray[np.int64]:
-    """Positions of as many labelled images as fit into the time, a like share of every class.
+    """Return the positions of as many images as fit into the time, with an equal share of every class.
 
-    An image costs a decoding for each backbone and two to look for its twins, and one pass through each network.
-    Judging and the page come on top.
+    Per image, the time covers one decoding and one forward pass for each backbone, and two decodings to find
+    near-duplicates. It does not cover the scores and the report.
     """
     most = min(len(source), how.most or len(source))
     if math.isfinite(how.seconds):
@@ -71,7 +71,7 @@ def affordable(
 
 
 def seconds_to_read(source: Source, count: int = 4) -> float:
-    """What decoding an image takes, by some that are evenly spread."""
+    """Return the seconds to decode an image, the mean of `count` evenly spread images."""
     begin = time.perf_counter()
     for place in range(count):
         with contextlib.suppress(DecodeError):
@@ -81,16 +81,16 @@ def seconds_to_read(source: Source, count: int = 4) -> float:
 
 @torch.no_grad()
 def images_per_second(backbone: Backbone, device: torch.device) -> float:
-    """The speed of a forward pass at the network's own image size, measured on 8 images, or 32 on a GPU."""
+    """Return the throughput of the network at its native resolution, measured on 8 images, or 32 on a GPU."""
     size = backbone.image_size
     count = 32 if device.type == "cuda" else 8
     pixels = torch.rand(count, len(backbone.mean), size, size, device=device)
-    precisions.place(backbone.eval(), device)
-    backbone(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # chooses algorithms
+    network = for_inference(backbone, device)
+    network(pixels if pixels.is_cuda else pixels[:1]).sum().item()  # warm-up: selects algorithms
     seconds = []
-    for _ in range(2):  # the faster counts: another program may have slowed one
+    for _ in range(2):  # the faster one counts, because another program may have slowed the other
         begin = time.perf_counter()
-        backbone(pixels).sum().item()
+        network(pixels).sum().item()
         seconds.append(time.perf_counter() - begin)
     return count / max(min(seconds), 1e-6)
 
@@ -102,13 +102,13 @@ def features_of(
     device: torch.device,
     tell: Tell | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Features [N, D] and positions [N] of the readable images; each process extracts a share, the main one has all."""
+    """Return features [N, D] and positions [N] of the readable images; processes share the work, rank 0 gathers it."""
     settings = {"device": device, "precision": how.precision, "num_workers": how.num_workers}
     return extract_together(backbone, images, 1.0, progress=tell, **settings)
 
 
 def common(features: Sequence[tuple[Tensor, Tensor]]) -> tuple[list[Tensor], Tensor]:
-    """Of features [N_b, D_b] at ascending positions [N_b] those at the positions that all share, and these."""
+    """Restrict features [N_b, D_b] at ascending positions [N_b] to the common positions; return both."""
     shared = features[0][1]
     for _, positions in features[1:]:
         shared = shared[torch.isin(shared, positions)]

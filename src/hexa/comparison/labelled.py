@@ -1,4 +1,4 @@
-"""Compares backbones on labelled images: cross-validated k-NN and probe, paired differences."""
+"""Scores backbones on labelled images: cross-validated k-NN and linear probe, paired differences."""
 
 from __future__ import annotations
 
@@ -28,33 +28,33 @@ from hexa.runtime.random import Stream
 if TYPE_CHECKING:
     from hexa.evaluation.protocols.probe import FittedProbe
 
-#: Neighbours that vote.
+#: Number of neighbours of k-NN.
 NEIGHBOURS = 15
-#: Folds of a cross-validation.
+#: Number of folds of a cross-validation.
 FOLDS = 5
-#: Random splits into folds that an image's outcome is averaged over.
+#: Number of random splits into folds; scores of an image are averaged over splits.
 SPLITS = 3
-#: Factor of intervals over cross-validated images, by which they hold 95 % of true differences
+#: Factor that widens intervals over cross-validated images to a coverage of 95 %
 #: (docs/decisions/comparisons-and-claims.md).
 WIDTH = 1.1
-#: The factor if images are in groups: as training data, a group changes a probe more than an image does.
+#: The factor for images in groups, because a group changes a probe more than a single image does.
 GROUPED_WIDTH = 1.2
-#: The factor by measure if it is another one: a draw of images changes k-NN more.
+#: Other factors, by measure, because a draw of images changes k-NN more.
 _WIDTHS = {"k-NN": 1.25}
-#: Standard deviation in points of an image's difference between two related backbones.
+#: Standard deviation, in points, of the difference of an image between two related backbones.
 _DEVIATION = 35.0
-#: Correlation of the differences of two images of a group.
+#: Correlation between the differences of two images in a group.
 _ALIKE = 0.3
-#: Probability with which a difference is to be shown.
+#: Statistical power for the smallest difference that can be shown.
 _POWER = 0.8
-#: Fewer judged images decide nothing: differences of so few are far from normal.
+#: Minimum number of scored images for a significant difference; fewer differences are far from normal.
 _FEWEST = 20
-#: Differences of two pseudo-images, half an image in each cell of the table of right and wrong. Without them, where few
-#: images differ, 95 % intervals held in as few as 60 % of draws (Agresti and Min, 2005).
+#: Differences of two pseudo-images: half an image in each cell of the table of right and wrong. Without pseudo-images,
+#: 95 % intervals can have a coverage of only 60 % if few images differ (Agresti and Min, 2005).
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
-#: Fewer groups decide nothing, since their few sums may agree by chance.
+#: Minimum number of groups for a significant difference; sums of fewer groups may agree by chance.
 _FEWEST_GROUPS = 5
-#: The measures of single images, by the names that tables use.
+#: Names of the measures of single images.
 MEASURES = (NEAREST, DECIDING) = ("k-NN", "linear probe")
 
 Rows = NDArray[np.int64]
@@ -63,21 +63,21 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference in percentage points, and half the width of its 95 % interval."""
+    """A difference in percentage points, with half the width of its 95 % interval."""
 
     points: float
     half: float
 
     @property
     def sign(self) -> int:
-        """1 or −1 where the interval excludes 0; else 0."""
+        """1 or −1 if the interval excludes 0; else 0."""
         return int(np.sign(self.points)) if abs(self.points) > self.half else 0
 
     def __str__(self) -> str:
         return self.said()
 
     def said(self, unit: str = "") -> str:
-        """Points and half of the interval, then the unit, or that there is too little to tell by."""
+        """Return points, half of the interval and unit as text, or a remark if there are too few images."""
         half = (
             f" ± {self.half:.1f}{unit}"
             if self.half < 100
@@ -88,10 +88,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Scores:
-    """How many labelled images a backbone classifies correctly.
+    """Scores of a backbone on labelled images.
 
-    right: measure -> [M], the share in percent of the splits in which each of the M judged images is classified
-    correctly. labels, groups: int64 [M], of the judged images; groups are None if they are not used.
+    right: measure -> [M]; for each of the M scored images, the share in percent of the splits in which the image is
+    classified correctly. labels, groups: int64 [M]; groups are None if they are not used.
     """
 
     right: dict[str, Array]
@@ -99,26 +99,26 @@ class Scores:
     groups: Rows | None = None
 
     def accuracy(self, measure: str) -> float:
-        """In percent."""
+        """Return the accuracy in percent."""
         return float(self.right[measure].mean())
 
     def balanced(self, measure: str) -> float:
-        """Balanced accuracy in percent."""
+        """Return the balanced accuracy in percent."""
         return balanced_accuracy(self.right[measure] / 100, self.labels)
 
     @property
     def majority(self) -> float | None:
-        """Share of the most frequent class in percent; None if the judged images are equally many of every class."""
+        """Share of the most frequent class in percent; None if all classes have equally many images."""
         sizes = np.unique(self.labels, return_counts=True)[1]
         return None if sizes.min() == sizes.max() else majority_class(self.labels)
 
 
 class Judge:
-    """Labelled images, split by the seed, so that backbones are compared image by image.
+    """Folds of labelled images, drawn by the seed, so that backbones are compared image by image.
 
-    Every image of a class of two or more is judged once in each split, by the images of the other folds; those of
-    classes of one only take part in the vote. Images of one group don't judge each other, unless fewer than two classes
-    were judged then: `groups` is None where they are not used. parts: the folds of the first split, then of the others.
+    Each image of a class with at least two images is scored once in each split; singletons are training data only.
+    Images of one group are always in the same fold. If fewer than two classes could then be scored, groups are ignored
+    and `groups` is None. parts: the folds of all splits, in order.
     """
 
     def __init__(
@@ -139,13 +139,13 @@ class Judge:
 
         def split(groups: Rows | None) -> None:
             self.groups = groups
-            #: Random splits, each a list of folds.
+            #: Random splits; a split is a list of folds.
             self.splits = [
                 folds(labels, FOLDS, stream.child("split", number), groups)
                 for number in range(splits)
             ]
             judged = [np.concatenate([*parts, labels[:0]]) for parts in self.splits]
-            #: int64 [M], the images that are judged in every split.
+            #: int64 [M], the images that are scored in every split.
             self.judged = np.sort(functools.reduce(np.intersect1d, judged))
 
         split(groups)
@@ -155,26 +155,26 @@ class Judge:
                 split(None)
         self.parts = list(itertools.chain(*self.splits))
         alone = np.arange(len(labels)) if self.groups is None else self.groups
-        #: The images that judge those of each fold.
+        #: The training images of each fold.
         self.rests = [np.flatnonzero(~np.isin(alone, alone[part])) for part in self.parts]
 
     def probes(self, features: Tensor) -> list[FittedProbe]:
-        """A probe for each fold, of features [N, D] of the others.
+        """Fit a probe for each fold on features [N, D] of the other folds.
 
-        The weight decay is chosen in the first fold, by loss: a choice by right answers would differ between draws of
-        a hundred images, and so would accuracies.
+        The weight decay is chosen in the first fold, by loss. A choice by accuracy varies between draws of a hundred
+        images, and the scores would vary with it.
         """
         from hexa.evaluation.protocols.probe import (
             ENOUGH,
             WEIGHT_DECAYS,
             fit_probe,
-        )  # scipy.optimize: a plan does without
+        )  # imports scipy, which a plan does not need
 
         wanted = torch.from_numpy(self.labels)
         classes = int(self.labels.max()) + 1
         made: list[FittedProbe] = []
         for rest in self.rests:
-            # chosen once, for all of them: in each fold it would take six times as long
+            # chosen once, because a choice in each fold takes six times as long
             decays = (made[0].weight_decay,) if made else WEIGHT_DECAYS
             groups = None if self.groups is None else self.groups[rest]
             fit = functools.partial(fit_probe, enough=ENOUGH, seed=self.seed, by_loss=True)
@@ -184,7 +184,7 @@ class Judge:
         return made
 
     def scores(self, features: Tensor, probes: Sequence[FittedProbe] | None = None) -> Scores:
-        """The scores of features [N, D]. probes: of these features, fitted before."""
+        """Return the scores of features [N, D]. probes: fitted on these features by `probes` (default: fit them)."""
         wanted = torch.from_numpy(self.labels)
         classes = int(self.labels.max()) + 1
         times = {measure: np.zeros(len(wanted)) for measure in MEASURES}
@@ -210,13 +210,15 @@ def paired(
     comparisons: int = 1,
     groups: Rows | None = None,
 ) -> Difference:
-    """after − before in percentage points, d paired by image: mean d ± w · t · s / √n, w by measure and groups.
+    """Return after − before in percentage points, paired by image: mean d ± w · t · s / √n.
 
-    before, after: [M], in percent. s and n are with two pseudo-images of ±100 / √2 (Agresti and Min, 2005), but centred
-    on the images' own mean. t is Student's for n − 1 degrees of freedom at a confidence of 1 − 0.05 / `comparisons`
-    (Bonferroni), so that all intervals hold together with 95 %. Under 20 images the interval is infinite. groups: [M];
-    the sums of d − mean d over each of the G may widen it, by √(G / (G − 1) · Σ sum²) / M instead of s / √n and G − 1
-    degrees of freedom (cluster-robust; Cameron & Miller 2015), and under five groups it is infinite.
+    before, after: [M], in percent; d is their difference. w depends on measure and groups. s and n include two
+    pseudo-images of ±100 / √2 (Agresti and Min, 2005), but the interval is centred on the mean of the images. t is
+    Student's quantile for n − 1 degrees of freedom at a confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all
+    intervals hold together with 95 %. With fewer than 20 images, the interval is infinite.
+    groups: [M]. The cluster-robust error √(G / (G − 1) · Σ sum²) / M, with the sums of d − mean d over each of the G
+    groups and G − 1 degrees of freedom, replaces s / √n if it gives a wider interval (Cameron and Miller, 2015). With
+    fewer than five groups, the interval is infinite.
     """
     d = after - before
     points = float(d.mean())
@@ -237,7 +239,7 @@ def over_draws(
     after: Array,
     comparisons: int = 1,
 ) -> Difference:
-    """after − before in percentage points, paired by draw, with Student's interval."""
+    """Return after − before in percentage points, paired by draw, with Student's interval."""
     d = after - before
     return Difference(float(d.mean()), half_width(d, comparisons))
 
@@ -248,13 +250,13 @@ def difference(
     measure: str,
     comparisons: int = 1,
 ) -> Difference:
-    """other − start by a measure of single images; see `paired`."""
+    """Return other − start for a measure of single images; see `paired`."""
     values = (start.right[measure], other.right[measure])
     return paired(*values, measure, comparisons, start.groups)
 
 
 def can_judge(labels: Rows | None) -> bool:
-    """Whether there are two classes or more with two images each."""
+    """True if two classes or more have at least two images each."""
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
 
 
@@ -263,7 +265,10 @@ def showable(
     groups: Rows | None = None,
     comparisons: int = 1,
 ) -> str:
-    """A sentence on the true difference that as many images show in four of five comparisons. groups: int64 [N]."""
+    """Return a sentence on the true difference that `images` images show in four of five comparisons.
+
+    groups: int64 [N].
+    """
     sizes = np.ones(images) if groups is None else np.unique(groups, return_counts=True)[1]
     within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
     given = f"with {images:,} labelled images{within}"
@@ -282,7 +287,7 @@ def shown_by(
     most: int | None = None,
     comparisons: int = 1,
 ) -> str:
-    """`showable` by the images that this judge scores, of which at most so many are drawn."""
+    """Return `showable` for the scored images, at most `most` of them."""
     rows = judge.judged
     if most is not None and most < len(rows):
         rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
@@ -291,23 +296,26 @@ def shown_by(
 
 
 def count_groups(groups: Rows) -> str:
-    """The number of groups of two images or more, such as "3 groups"."""
+    """Return the number of groups with two images or more as text, such as "3 groups"."""
     return counted(int((np.bincount(groups) > 1).sum()), "group")
 
 
 def groups_note(judge: Judge, groups: Rows | None) -> str:
-    """A note that says which labelled images judge each other. groups: int64 [N], those given, even if unused."""
+    """Return a note on the use of groups. groups: int64 [N], the given groups, even if they are ignored."""
     if groups is None or np.bincount(groups).max() < 2:
-        return "labelled images count as independent; if they come in series, say of several visits, give --groups"
-    used = "do not judge each other"
-    unused = "count as independent, since fewer than two classes are in several groups"
-    return f"images of one group ({count_groups(groups)} in all) {unused if judge.groups is None else used}"
+        return "labelled images count as independent; if some belong together, for example by visit or patient, give --groups"
+    used = "are in the same fold"
+    unused = "count as independent, because fewer than two classes span several groups"
+    return f"images of a group ({count_groups(groups)}) {unused if judge.groups is None else used}"
 
 
 def take_groups(source: Source, spec: str | None) -> None:
-    """Let the groups of a source be those of `spec` (`groups_of`); an image in none is alone. Raises UserError."""
+    """Set the groups of a source from `spec` (`groups_of`); an image without a group is a group of its own.
+
+    Raises UserError.
+    """
     if spec is not None:
-        labels_of(source)  # raises where groups would have no use
+        labels_of(source)  # raises UserError without labels, because groups then have no use
         numbers: dict[str, int] = {}
         given = groups_of(spec, source)
         source.ungrouped = given.count(None)
@@ -318,22 +326,22 @@ def take_groups(source: Source, spec: str | None) -> None:
         source.grouped = np.unique(number, return_inverse=True)[1]
         if source.grouped.max() + 1 == len(source):
             raise UserError(
-                f"--groups {spec}: no two images of {source!r} are in one group; leave it out"
+                f"--groups {spec}: no two images of {source!r} share a group; leave out --groups"
             )
         if Judge(labels_of(source), groups=source.grouped).groups is None:
-            several = "fewer than two classes are in several groups, so that no group can be judged by others"
+            several = "fewer than two classes span several groups, so that no fold can be scored"
             raise UserError(
-                f"--groups {spec}: {several}; label images of other groups, or leave it out"
+                f"--groups {spec}: {several}; label images of more groups, or leave out --groups"
             )
 
 
 def labels_of(source: Source) -> Rows:
-    """The classes of all images. Raises UserError if they have none, or several."""
+    """Return the class of every image. Raises UserError if images have no class or several classes."""
     if source.classes is None:
         problem = (
             "are of one class or have no labels" if source.labels is None else "are multi-label"
         )
         raise UserError(
-            f"the images of {source!r} {problem}; give labelled ones, in two class folders or by a column"
+            f"the images of {source!r} {problem}; give images with labels, in two class folders or more, or by a column"
         )
     return source.classes

@@ -1,4 +1,4 @@
-"""Near-duplicates among images: what is judged must not be what was learned from, nor judge itself."""
+"""Near-duplicates among labelled images, and between labelled images and training images."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ Rows = NDArray[np.int64]
 
 #: Side in pixels of the thumbnails that are compared.
 THUMB = 16
-#: Largest distance of near-duplicates: the root mean square difference of grey levels, standardised per thumbnail to
-#: mean 0 and deviation 1.
+#: Largest distance of near-duplicates: the root mean square difference of grey thumbnails, each standardised to mean 0
+#: and deviation 1.
 ALIKE = 0.1
-#: Thumbnails whose distances to all others are held at a time.
+#: Number of thumbnails whose distances to all others are in memory at a time.
 _CHUNK = 256
-#: Images to learn from that near-duplicates are looked for among, at least.
+#: Minimum number of training images that are searched for near-duplicates.
 _LEARNED = 200
 
 
 def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, Rows]:
-    """Standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
+    """Return standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
     problems: dict[int, str] = {}
     how = (256, "cpu", num_workers, problems, 1.0)
     grey = [torch.zeros(0, THUMB**2)]
@@ -49,15 +49,15 @@ def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, 
 
 
 def standardised(grey: Tensor) -> Tensor:
-    """Grey thumbnails [N, P], each with mean 0 and standard deviation 1."""
+    """Return grey thumbnails [N, P], each standardised to mean 0 and standard deviation 1."""
     flat = grey - grey.mean(1, keepdim=True)
     return flat / flat.std(1, keepdim=True).clamp_min(1e-3)
 
 
 def duplicates(asked: Tensor, others: Tensor | None = None) -> Rows:
-    """For each thumbnail of `asked` [N, P] the row of a near-duplicate, or −1; int64 [N].
+    """Return the row of a near-duplicate of each thumbnail of `asked` [N, P], or −1; int64 [N].
 
-    others: [M, P], where it is looked for; by default among the thumbnails before it.
+    others: [M, P], the thumbnails to search (default: the earlier thumbnails of `asked`).
     """
     bank = asked if others is None else others
     if not len(bank):
@@ -74,9 +74,9 @@ def duplicates(asked: Tensor, others: Tensor | None = None) -> Rows:
 
 
 def copies(data: Source, judging: Source, rows: Rows) -> Rows:
-    """For each of these images of `judging` the position of an exact copy in `data`, or −1; int64 [len(rows)].
+    """Return the position in `data` of an exact copy of each labelled image in `rows`, or −1; int64 [len(rows)].
 
-    All images of `data` are looked at: first the sizes of files, then the contents of those of equal size.
+    All images of `data` are searched: first by file size, then by the contents of files of equal size.
     """
     wanted = [_content(judging, row) for row in rows.tolist()]
     sizes = {one[0] for one in wanted if one is not None}
@@ -90,7 +90,7 @@ def copies(data: Source, judging: Source, rows: Rows) -> Rows:
 
 
 def _size(file: str | Path) -> int:
-    """The bytes of a file, −1 if it is gone."""
+    """Return the size of a file in bytes; −1 if it is missing."""
     try:
         return os.stat(file).st_size
     except OSError:
@@ -98,7 +98,7 @@ def _size(file: str | Path) -> int:
 
 
 def _content(source: Source, position: int) -> tuple[int, bytes] | None:
-    """Bytes and digest of an image's file or, without one, of its pixels; None if it cannot be read."""
+    """Return size and digest of an image's file or, without a file, of its pixels; None if the image cannot be read."""
     try:
         stored = source.encoded(position)
         if stored is None:
@@ -117,11 +117,12 @@ def apart(
     progress: Progress,
     learned: bool = True,
 ) -> tuple[Rows, tuple[tuple[str, str], ...]]:
-    """Of these labelled images those without near-duplicates, and paths of those that are left out with their twins.
+    """Remove near-duplicates; return the kept positions and pairs of paths (removed, duplicate of).
 
-    An image is left out if it is like one of its class before it or, if a backbone learned from `data` (`learned`), like
-    one of these: an exact copy of any, or nearly equal to one of as many as are looked at. Where that would be most of
-    them, they were meant to be alike or to be among those: all stay, and a note says so.
+    An image is removed if it is a near-duplicate of an earlier image of its class. If a backbone was trained on `data`
+    (`learned`), an image is also removed if it is an exact copy of an image of `data`, or a near-duplicate of one in a
+    sample of `data`. If most images would be removed, the duplicates are assumed to be intended: all images are kept,
+    and a note is added to `notes`.
     """
     progress("looking for near-duplicates", 0, 1)
     thumbs, found = thumbnails(Subset(judging, rows), how.num_workers)
@@ -132,7 +133,7 @@ def apart(
     drop = alike & (labels == labels[same])
     if 2 * alike.sum() > len(alike):
         notes.append(
-            f"{alike.sum()} of {len(alike)} labelled images are near-duplicates of others, and judge each other"
+            f"{alike.sum()} of {len(alike)} labelled images are near-duplicates of others; they are kept, and inflate scores"
         )
         drop[:] = False
     elif drop.any():
@@ -146,17 +147,17 @@ def apart(
         seen = (twin >= 0) & ~drop
         if 2 * seen.sum() > (~drop).sum():
             notes.append(
-                f"{seen.sum()} of {len(seen)} labelled images are among --data, where no label is used"
+                f"{seen.sum()} of {len(seen)} labelled images are also in --data; they are kept, because training uses no labels"
             )
         elif seen.any():
             notes.append(
-                f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images of --data"
+                f"left out: {counted(int(seen.sum()), 'labelled near-duplicate')} of images in --data"
             )
             drop |= seen
             dropped = np.flatnonzero(seen)
             twins += [(judging.paths[places[row]], data.paths[twin[row]]) for row in dropped]
     progress("looking for near-duplicates", 1, 1)
-    # unreadable ones stay: they are noted where features are extracted
+    # unreadable images stay; the extraction of features adds a note on them
     return np.setdiff1d(rows, places[drop]), tuple(twins)
 
 
@@ -168,14 +169,14 @@ def _learned_twins(
     how: Extraction,
     notes: list[str],
 ) -> Rows:
-    """For each image of `judging` at `places` the position of an equal or nearly equal one in `data`, or −1."""
+    """Return the position in `data` of a copy or near-duplicate of each labelled image in `places`, or −1."""
     drawn = draw_images(len(data), max(len(places), _LEARNED), Stream(how.seed).child("learned"))
     others, found = thumbnails(Subset(data, drawn), how.num_workers)
     near = duplicates(thumbs, others)
     if len(drawn) < len(data):
         notes.append(
-            f"near-duplicates were sought among only {len(drawn):,} of {len(data):,} images of --data, "
-            "exact copies among all"
+            f"{len(drawn):,} of {len(data):,} images of --data were searched for near-duplicates, "
+            "all of them for exact copies"
         )
     equal = copies(data, judging, places)
     alike = np.append(drawn[found], -1)[near]

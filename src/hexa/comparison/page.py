@@ -1,4 +1,4 @@
-"""A comparison as a page: verdict, table, the closest images under each backbone."""
+"""Writes a comparison as an HTML report: verdict, table, nearest images by each backbone."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from hexa.reporting.tables import text
 from hexa.runtime.files import write_text
 from hexa.runtime.random import Stream
 
-#: Images whose neighbours are shown.
+#: Number of images whose neighbours are shown.
 _QUERIES = 4
-#: Neighbours of each.
+#: Number of neighbours of an image.
 _NEAREST = 6
-#: Side of a picture in pixels.
+#: Side of an image in the report, in pixels.
 _TILE = 72
-#: Images among which those whose neighbours differ most are looked for.
+#: Number of images that are searched for the largest change of neighbours.
 _SEARCHED = 2000
-#: Near-duplicates that are listed.
+#: Maximum number of listed near-duplicates.
 _TWINS = 18
-#: Backbones that are drawn.
+#: Maximum number of backbones in the figure.
 _DRAWN = 4
 
 
 def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
-    """Write compare.json and compare.html into a folder, which is made; returns the page."""
+    """Create the folder, write compare.json and compare.html into it, and return the path of the HTML file."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "compare.json", json.dumps(comparison.record, indent=1) + "\n")
     asked = {
@@ -56,9 +56,9 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
     kept = unlabelled.kept(pair[0].features, pair[1].features, rows=some)
     moved = some[kept.argsort(stable=True)]
     shown = {
-        "title": f"{first.name} beside {' and '.join(side.name for side in others)}",
+        "title": f"{first.name} compared with {' and '.join(side.name for side in others)}",
         "verdict": comparison.verdict,
-        "told": "better" if best is not None else "not told apart",
+        "told": "better" if best is not None else "no significant difference",
         "table": verdict.table(comparison.sides, comparison.verdict),
         "judged": 0 if comparison.judge is None else len(comparison.judge.judged),
         "notes": comparison.notes,
@@ -72,7 +72,7 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
 
 
 def _closest(comparison: Comparison, sides: Sequence[Side], queries: Sequence[int]) -> Any:
-    """A row for each of some images and each backbone: the image and those nearest to it, named by class if known."""
+    """Return the figure with a row for each query and backbone: the image, then its nearest images with their classes."""
     images = comparison.images
     transform = EvaluationTransform(_TILE, 1.0)
     labels = []

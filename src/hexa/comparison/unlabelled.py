@@ -1,4 +1,4 @@
-"""Neighbourhoods of features, which need no labels."""
+"""Neighbourhoods in feature space, a label-free comparison of backbones."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-#: Neighbours that are compared.
+#: Number of compared neighbours.
 NEIGHBOURS = 10
-#: Rows of similarities that are held at a time.
+#: Number of rows of similarities in memory at a time.
 _CHUNK = 512
 
 
@@ -18,9 +18,9 @@ def neighbours(
     k: int = NEIGHBOURS,
     rows: Tensor | None = None,
 ) -> Tensor:
-    """The k images most similar to each of these rows, or to all, itself left out: int64 [n, k].
+    """Return the k nearest images of each of `rows` (default: all), without the image itself; int64 [n, k].
 
-    By cosine of centred features [N, D]; the similarities are made in chunks.
+    The similarity is the cosine of centred features [N, D], computed in chunks.
     """
     x = functional.normalize(features.float() - features.float().mean(0), dim=1)
     rows = torch.arange(len(x)) if rows is None else rows
@@ -37,8 +37,7 @@ def kept(
     other: Tensor,
     rows: Tensor | None = None,
 ) -> Tensor:
-    """The share of the nearest of these rows, or of all, that survives from features [N, D] to others [N, D'];
-    float [n]."""
+    """Return the share of neighbours that features [N, D] and [N, D'] have in common; float [n], for `rows` or all."""
     before = neighbours(reference, rows=rows)
     after = neighbours(other, rows=rows)
     same = before[:, :, None] == after[:, None, :]

@@ -1,4 +1,4 @@
-"""Which of several backbones is better, in a sentence, and the difference of every two."""
+"""The verdict of a comparison in words, and the differences between every two backbones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from hexa.weights.pretrained import Backbone
 
 @dataclass(frozen=True)
 class Side:
-    """A backbone and its scores."""
+    """A backbone with its scores."""
 
     name: str
     """The backbone's name in tables and sentences."""
     backbone: Backbone
-    """The network, with its image size and normalisation."""
+    """The network with its image size and normalisation."""
     features: Tensor
-    """[N, D], of the images that are readable for all backbones."""
+    """Features [N, D] of the images that are readable for all backbones."""
     scores: Scores | None = None
-    """Its scores by labels; None without."""
+    """Scores on labelled images; None without labels."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """All numbers, for JSON."""
+        """All numbers of the backbone, for JSON."""
         scores = self.scores
         return {
             "name": self.name,
@@ -46,52 +46,55 @@ class Side:
 
     @property
     def size(self) -> int:
-        """Side of its images in pixels."""
+        """Image size in pixels."""
         return self.backbone.image_size
 
     def reached(self, measure: str) -> float:
-        """Accuracy in percent by labels."""
+        """Return the accuracy in percent by a measure."""
         assert self.scores is not None
         return self.scores.accuracy(measure)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two sides, by place, and how they differ."""
+    """The differences between two sides, which are given by position."""
 
     first: int
     second: int
     better: int
-    """1 if the second is better, −1 if it is worse, 0 if neither can be said."""
+    """1 if the second is significantly better, −1 if it is significantly worse, else 0."""
     differences: Mapping[str, Difference]
-    """second − first in percentage points."""
+    """Differences second − first in percentage points, by measure."""
 
     @property
     def record(self) -> dict[str, Any]:
-        """All numbers, for JSON; differences as points and half of the interval."""
+        """All numbers of the pair, for JSON; a difference is a list of points and half of the interval."""
         differences = {name: [one.points, one.half] for name, one in self.differences.items()}
         return {**vars(self), "differences": differences}
 
     @property
     def winner(self) -> int | None:
-        """The place of the better side; None if neither is."""
+        """Position of the better side; None if the difference is not significant."""
         return (self.second if self.better > 0 else self.first) if self.better else None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a comparison."""
+    """The verdict of a comparison.
+
+    sentence: the verdict in words. pairs: the differences between every two sides.
+    """
 
     best: int | None
-    """The place of the side that is better than all others; None if there is none."""
+    """Position of the side that is better than all others; None if no side is."""
     sentence: str
     pairs: tuple[Pair, ...]
 
 
 def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
-    """By the linear probe; intervals hold for all pairs and `trials` together.
+    """Return the verdict by the linear probe; intervals hold for all pairs and `trials` together.
 
-    trials: how many states a side was chosen from by the same labels.
+    trials: number of states from which a side was chosen by the same labels.
     """
     count = trials * math.comb(len(sides), 2)
     pairs = []
@@ -125,9 +128,9 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
 
 
 def table(sides: Sequence[Side], verdict: Verdict) -> Table:
-    """A row for each measure: its name with an arrow for which way is good, and every side.
+    """Return a table with a row for each measure: name with an arrow for the better direction, and all sides.
 
-    The difference of two sides is a further column; those of more sides are a row of their own below each measure.
+    For two sides, the difference is a further column. For more sides, differences are a row below each measure.
     """
     names = [side.name for side in sides]
     first = names[0]
@@ -146,12 +149,12 @@ def table(sides: Sequence[Side], verdict: Verdict) -> Table:
     return Table(header, rows)
 
 
-#: A row: its label, the values of all sides, and the differences of all but the first to the first, if any.
+#: A row: label, values of all sides, and differences of the other sides from the first.
 _Row = tuple[str, list[str], list[str]]
 
 
 def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
-    """Accuracies; then, if classes are unequal, the share of the most frequent one and the balanced accuracies."""
+    """Yield the accuracies and, if class sizes differ, the share of the most frequent class and balanced accuracies."""
     pairs = [pair for pair in verdict.pairs if pair.first == 0]
     measures = () if sides[0].scores is None else MEASURES
     for name in measures:
@@ -171,7 +174,7 @@ def _other(pair: Pair, place: int) -> int:
 
 
 def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:
-    """The measures of the side at this place against the other of the pair; → leads from first to second."""
+    """Return the measures of a side of the pair next to the other side; → leads from the first to the second."""
     forward = place == pair.second
     side = sides[place]
     other = sides[pair.first if forward else pair.second]

@@ -1,4 +1,5 @@
-"""The vocabulary: methods predict pseudo-labels of batches, hard examples make that difficult."""
+"""The vocabulary of training: methods predict pseudo-labels, and hard examples make the prediction
+harder."""
 
 from hexa.core.batch import (
     MAIN as MAIN,

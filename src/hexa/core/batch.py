@@ -1,4 +1,5 @@
-"""What goes through a method: batches of crops, the BN branch of a pass, and the pseudo-labels that are predicted."""
+"""Inputs and targets of a method: batches of crops, the batch-norm branch of a pass, and
+pseudo-labels."""
 
 from __future__ import annotations
 
@@ -19,11 +20,13 @@ Index = Tensor | slice
 class Batch:
     """The views of one step.
 
-    crops: V tensors [B, 3, S_v, S_v], float in [0, 1]. index: [B], position of each image in the data set.
-    stream: names the step's randomness, the same on every process. step: how many steps of the run came before.
-    known: whether these are images of the data set that is trained on, so that `index` means something; else a method
-    that remembers pseudo-labels by image derives them from the embedding.
-    Raises UserError for crops and an index that do not belong together, and for integer pixels.
+    crops: V tensors [B, 3, S_v, S_v], float in [0, 1].
+    index: [B], position of each image in the data set.
+    stream: random stream of the step, the same on every process.
+    step: number of steps of the run before this one.
+    known: True if the images belong to the training set, so that `index` is valid. If False, a
+    method that stores pseudo-labels by image derives them from the embedding instead.
+    Raises UserError if crops and index do not match, or if pixels are integers.
     """
 
     crops: tuple[Tensor, ...]
@@ -47,11 +50,12 @@ class Batch:
             raise UserError(f"batch: pixels of type {self.crops[0].dtype}; {expected}")
 
     def check_values(self) -> None:
-        """Raise UserError unless all pixels are in [0, 1], give or take rounding; waits for a GPU."""
+        """Raise UserError unless all pixels are in [0, 1] up to rounding. Synchronises with the
+        GPU."""
         for crop in self.crops:
             low, high = map(float, crop.aminmax())
             if not (low >= -1e-3 and high <= 1 + 1e-3):  # also true of nan
-                expected = "expected 0 to 1: divide 8-bit images by 255, and leave normalisation to the network"
+                expected = "expected 0 to 1: divide 8-bit images by 255; the network normalises"
                 raise UserError(f"batch: pixels range from {low:g} to {high:g}; {expected}")
 
     def __len__(self) -> int:
@@ -59,19 +63,20 @@ class Batch:
 
     @property
     def rows(self) -> slice:
-        """The rows of these images in the batch of all processes."""
+        """Rows of these images in the global batch, which joins the batches of all processes."""
         begin = processes.rank() * len(self)
         return slice(begin, begin + len(self))
 
 
 @dataclass(frozen=True)
 class Branch:
-    """Which set of batch-norms a pass uses, and how (F14).
+    """The set of batch-norms that a pass uses, and its mode (F14).
 
-    name: "main" is the set that is kept; any other name is a set of its own ("aux" for adversarial views).
-    training: normalise with batch statistics; else with running ones.
-    update: let this pass move the running statistics; extra passes of an attack must not.
-    learns: batch-norms get gradients of scale and shift; attacks, which ask for the crops' gradient alone, throw them away.
+    name: "main" is the set that is exported; any other name is a separate set ("aux" for
+    adversarial views).
+    training: normalise with batch statistics; otherwise with running statistics.
+    update: let this pass update the running statistics; extra passes of an attack must not.
+    learns: compute the gradients of scale and shift; attacks need the gradient of the crops alone.
     """
 
     name: str = "main"
@@ -81,13 +86,13 @@ class Branch:
 
     @classmethod
     def of(cls, text: str, update: bool = True) -> Branch:
-        """The branch that a text such as `main_train` or `aux_eval` names."""
+        """Parse a branch from a text such as `main_train` or `aux_eval`."""
         name, _, mode = text.partition("_")
         training = mode != "eval"
         return cls(name, training, update and training)
 
     def normalizes_as(self, other: Branch) -> bool:
-        """True if a pass through either gives the same result."""
+        """True if a pass through `other` gives the same result."""
         return (self.name, self.training) == (other.name, other.training)
 
 
@@ -95,14 +100,16 @@ MAIN = Branch("main")
 
 
 class PseudoLabels(ABC):
-    """What a method predicts for the anchors of a batch: keys, clusters, codes … Frozen, opaque to all others."""
+    """Targets of a batch's anchors: keys, clusters, codes … Frozen; only the method that made them
+    looks inside."""
 
     @abstractmethod
     def __getitem__(self, index: Index) -> Self:
-        """The pseudo-labels of a selection or a reordering of the images."""
+        """Return the pseudo-labels of the selected or reordered images."""
 
     def mixed(self, permutation: Tensor) -> tuple[Self, Self]:
-        """The two pseudo-labels of images mixed with `permutation` of themselves: their own, and their partner's.
+        """Return the two pseudo-labels of images that are mixed with their `permutation`: own and
+        partner's.
 
         A method whose label set grows by mixing overrides this (MoCo's shared dictionaries, D11).
         """

@@ -1,4 +1,4 @@
-"""An example: views, the mixture of pseudo-labels they should be recognised as, and the branch they go through."""
+"""Examples: views, the mixture of pseudo-labels to predict, and the batch-norm branch to use."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ Mixture = tuple[tuple[PseudoLabels, Tensor], ...]
 
 
 class Score:
-    """score(example) = Σ_i weight_i · loss(embed(crops, branch), labels_i), [V, B]: one forward for any mixture.
+    """score(example) = Σ_i weight_i · loss(embed(crops, branch), labels_i), [V, B]: one forward for
+    any mixture.
 
-    The same for every method; this is how a hard example asks how hard it is. clean: by the method's `clean_loss`.
+    Hard examples of every method use it to measure difficulty.
+    clean: use the method's `clean_loss` instead of its `loss`.
     """
 
     def __init__(
@@ -32,17 +34,18 @@ class Score:
         self.loss = method.clean_loss if clean else method.loss
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
-        """The embedding [V, B, D] of a pass, in the run's precision."""
+        """Return the embedding [V, B, D] of crops, computed in the run's precision."""
         with self.autocast():
             return self.method.embed(crops, branch)
 
     def of(self, embedding: Tensor, mixture: Mixture) -> Tensor:
-        """The score [V, B] of a given embedding. Raises UserError if the method's loss has another shape."""
+        """Return the score [V, B] of an embedding. Raises UserError if the method's loss has
+        another shape."""
         terms = [(self.loss(embedding, labels), weight) for labels, weight in mixture]
         for value, weight in terms:
             if value.shape != weight.shape:  # it would be broadcast silently
-                given = f"{type(self.method).__name__}.loss gave {list(value.shape)}"
-                needed = f"a loss for each crop and image is needed, [V, B] = {list(weight.shape)}"
+                given = f"{type(self.method).__name__}.loss returned {list(value.shape)}"
+                needed = f"return one loss per crop and image, [V, B] = {list(weight.shape)}"
                 raise UserError(f"{given}; {needed}")
         return sum_weighted(terms)
 
@@ -50,7 +53,10 @@ class Score:
         return self.of(self.embed(example.crops, example.branch), example.mixture)
 
     def gradient(self, example: Example, branch: Branch) -> tuple[Tensor, ...]:
-        """∂ mean(score) / ∂ crops by a pass of its own, which leaves parameters' gradients and statistics alone."""
+        """Return ∂ mean(score) / ∂ crops from an extra pass.
+
+        The pass changes neither the gradients of parameters nor running statistics.
+        """
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
         still = replace(branch, update=False, learns=False)
         with torch.enable_grad():
@@ -59,18 +65,21 @@ class Score:
 
 
 def sum_weighted(terms: list[tuple[Tensor, Tensor]]) -> Tensor:
-    """Σ value · weight; a single term of weight one is returned as it is."""
+    """Return Σ value · weight."""
     return reduce(torch.add, (value * weight for value, weight in terms))
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """Views in [0, 1], with what they should be recognised as.
+    """Views in [0, 1] and the pseudo-labels to predict from them.
 
-    crops: V tensors [B, 3, S_v, S_v]. mixture: (pseudo-labels, weight [V, B]) pairs whose weights sum to one.
-    score: how hard it is, by the loss that learns from it.
-    branch: the batch-norms of the pass that learns from it. facts: 0-d tensors for the logs (|δ|, λ …).
-    shared_gradient: ∂loss/∂crops up to a positive factor, where the pass that trained on this example left it behind.
+    crops: V tensors [B, 3, S_v, S_v].
+    mixture: (pseudo-labels, weight [V, B]) pairs; the weights sum to one.
+    score: the loss that trains on this example, as a measure of its difficulty.
+    branch: batch-norms of the pass that trains on this example.
+    facts: 0-d tensors for the logs (|δ|, λ …).
+    shared_gradient: ∂loss/∂crops up to a positive factor, if the training pass on this example kept
+    it.
     """
 
     crops: tuple[Tensor, ...]
@@ -81,10 +90,11 @@ class Example:
     shared_gradient: tuple[Tensor, ...] | None = None
 
     def gradient(self, branch: Branch | None = None) -> tuple[Tensor, ...]:
-        """∂ loss / ∂ crops, up to a positive factor, through `branch` (default: the example's own).
+        """Return ∂ loss / ∂ crops, up to a positive factor, through `branch` (default: the
+        example's own).
 
-        Costs nothing where the backward pass that trained on this example already yielded it (F18), and
-        otherwise one pass for the inputs alone.
+        Costs nothing if the backward pass that trained on this example kept the gradient (F18).
+        Otherwise it costs one pass that differentiates by the inputs alone.
         """
         branch = branch or self.branch
         if self.shared_gradient is not None and branch.normalizes_as(self.branch):
@@ -92,9 +102,10 @@ class Example:
         return self.score.gradient(self, branch)
 
     def score_at(self, crops: tuple[Tensor, ...], branch: Branch | None = None) -> Tensor:
-        """The loss [V, B] of other views in the place of these, through `branch` (default: the example's own).
+        """Return the loss [V, B] of other crops with the same pseudo-labels, through `branch`
+        (default: the example's own).
 
-        A pass of its own, which leaves the statistics of batch-norms alone.
+        Runs an extra pass that does not update running statistics.
         """
         still = replace(branch or self.branch, update=False)
         return self.score(replace(self.at(crops), branch=still))
@@ -107,9 +118,11 @@ class Example:
         branch: str = "source",
         update_statistics: bool = True,
     ) -> Example:
-        """This example with the share 1 − kept [V, B] of each crop given up to another of its images.
+        """Mix each image with its partner in `permutation`, int64 [B]; `kept` [V, B] is the weight
+        of the original.
 
-        crops: the mixed views. permutation: int64 [B], the other image. branch: "source" is this example's own.
+        crops: the mixed views.
+        branch: name of the batch-norms for the mixed views; "source" keeps this example's.
         """
         mixture = []
         for labels, weight in self.mixture:
@@ -125,11 +138,11 @@ class Example:
         )
 
     def at(self, crops: tuple[Tensor, ...]) -> Example:
-        """The same example elsewhere in view space, so without a shared gradient."""
+        """Return the same example with other crops, and therefore without a shared gradient."""
         return replace(self, crops=crops, shared_gradient=None, facts={})
 
     def select(self, index: Index = slice(None), crops: int | None = None) -> Example:
-        """The example of a selection of its images, and of its first `crops` crops; None: of all crops."""
+        """Return the example of some images and of the first `crops` crops (None: all crops)."""
         mixture = ((labels[index], weight[:crops, index]) for labels, weight in self.mixture)
         shared = self.shared_gradient
         if shared is not None:

@@ -1,4 +1,4 @@
-"""Images: sources by name, decoding, views, and batches of them."""
+"""Images: named sources, decoding, views, batches."""
 
 from hexa.data.sources.opening import open_source
 from hexa.data.sources.source import ArraySource, Source, draw_part

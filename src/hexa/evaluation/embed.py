@@ -17,7 +17,7 @@ from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.evaluation_stream import Look
 from hexa.evaluation import feature_file
 from hexa.evaluation.appearance import Appearance, appearance_of
-from hexa.evaluation.features import extract
+from hexa.evaluation.features import extract, for_inference
 from hexa.evaluation.request import EmbeddingRequest
 from hexa.ops.photometric import unit
 from hexa.runtime import precision as precisions, targets
@@ -81,9 +81,10 @@ def embed(
     if request.dense:
         from hexa.nn.feature_maps import last_maps
 
+        frozen = for_inference(loaded, device)
         size = (loaded.image_size, loaded.image_size)
-        last = last_maps(loaded.network, str(backbone), size, loaded.network_config.channels)
-        how["forward"] = lambda images: last(loaded.normalize(images))
+        last = last_maps(frozen.network, str(backbone), size, loaded.network_config.channels)
+        how["forward"] = lambda images: last(frozen.normalize(images))
     look = None if request.bare or request.dense else Look(seen)
     features, labels, positions = extract(loaded, source, look=look, **how)
     places = positions.tolist()

@@ -15,6 +15,7 @@ from hexa.data.loading.store import check_problems
 from hexa.data.sources.decode import DecodeError
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.collective import in_step
+from hexa.nn.folding import folded
 from hexa.runtime import precision as precisions, processes
 from hexa.weights.pretrained import Backbone
 
@@ -26,6 +27,16 @@ def transform_of(backbone: Backbone) -> EvaluationTransform:
     """The transform by which evaluation prepares images for this backbone."""
     how = backbone.preparation
     return EvaluationTransform(backbone.image_size, how.crop, how.interpolation)
+
+
+def for_inference(backbone: Backbone, device: torch.device) -> Backbone:
+    """The backbone on the device, in eval mode, with batch-norms folded into convolutions (`hexa.nn.folding`).
+
+    A copy, unless the backbone has none that can be folded; features are equal up to rounding.
+    """
+    shape = (1, len(backbone.mean), backbone.image_size, backbone.image_size)
+    pixels = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    return precisions.place(folded(backbone, pixels), device)
 
 
 @torch.no_grad()
@@ -42,17 +53,16 @@ def extract(
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU.
 
-    The backbone goes to `device`, in eval mode, and stays there. Unreadable images are left out, which the positions
-    show and `problems` explains. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with
+    The network that computes is `for_inference`. Unreadable images are left out, which the positions show and
+    `problems` explains. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with
     (images done, of all). share: (r, n), only every n-th batch from the r-th on.
-    forward: makes the features [B, …] of pixels [B, 3, S, S]; the backbone if None. how: further options of
+    forward: makes the features [B, …] of pixels [B, 3, S, S] on `device` instead. how: further options of
     `evaluation_batches`.
     Raises UserError if more than the share `tolerance` of the images, or all, cannot be read, and for features that are
     not finite.
     """
     device = torch.device(device)
-    forward = forward or backbone
-    precisions.place(backbone.eval(), device)
+    forward = forward or for_inference(backbone, device)
     resolved = precisions.resolve(precision, device)
     tell = progress or (lambda done, total: None)
     tell(0, len(source))

@@ -16,81 +16,88 @@ from hexa.core.hard_example import mean_change
 from hexa.ops import draws
 from hexa.runtime.random import Stream
 
-#: The largest ε in grey levels, a quarter of the range.
+#: Largest allowed ε in units of 1/255: a quarter of the range.
 _FARTHEST = 64
-#: The least ε in grey levels to which networks were seen to overfit.
+#: Smallest ε, in units of 1/255, at which one-step overfitting was observed.
 _FEARED = 2
-#: Steps of the attack that shows overfitting to one step.
+#: Number of steps of the attack that reveals overfitting to one step.
 _JUDGED_BY = 10
 
 
 class Adversarial(HardExample):
-    """x_adv = clip(x + δ), after n steps of δ ← Π_ε(δ + η·sign ∂L/∂x(x + δ)), the pseudo-labels held fixed.
+    """x_adv = clip(x + δ), after n steps of δ ← Π_ε(δ + η·sign ∂L/∂x(x + δ)), with fixed
+    pseudo-labels.
 
-    With one step and no random start this is x + min(ε, η)·sign ∂L/∂x, in grey levels. It is data from then on: no
-    gradient flows through the attack. The pixels are in [0, 1], so one radius serves all channels of any data set.
-    Costs n input-gradient passes, the first of them free if the source's own pass left its gradient (F18).
-    Projected gradient ascent on the source's loss. The default is the published one: 1 step, ε = η = 1. N-FGSM (de
-    Jorge et al., NeurIPS 2022, algorithm 1) is x + n + ε·sign ∂L/∂x(x + n) for noise n uniform in [−2ε, 2ε].
+    Projected gradient ascent on the source's loss. With one step and no random start this is x +
+    min(ε, η)·sign ∂L/∂x, with ε and η in units of 1/255. No gradient flows through the attack.
+    Pixels are in [0, 1], so one radius fits all channels of any data set.
+    Costs n input-gradient passes; the first is free if the source's own pass kept its gradient
+    (F18).
+    The default is the published attack: 1 step, ε = η = 1/255. N-FGSM (de Jorge et al., NeurIPS
+    2022, algorithm 1) is x + n + ε·sign ∂L/∂x(x + n) with noise n uniform in [−2ε, 2ε].
     """
 
     is_static: ClassVar = True
 
     kind: Literal["adversarial"] = "adversarial"
     norm: Literal["linf", "l2"] = "linf"
-    """linf: sign steps in a box; l2: steps along the gradient in a ball, per image and crop (D1)."""
+    """linf: sign steps in a box. l2: steps along the gradient in a ball, per image and crop
+    (D1)."""
     epsilon: (
         NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], pydantic.Field(min_length=1)]
     ) = 1.0
-    """Radius of the ball, in grey levels of 255, 0.25 for instance; of a list, each image draws one."""
+    """Radius ε of the ball, in units of 1/255 (see `unit`), such as 0.25. From a list, each image
+    draws one."""
     step_size: NonNegativeFloat = 1.0
-    """Length of a step, η, in grey levels. With one step only min(ε, η) matters."""
+    """Step size η, in the same unit as `epsilon`. With one step only min(ε, η) matters."""
     unit: Literal["grey", "pixel", "rms"] = "grey"
-    """grey: ε and η are multiples of 1/255; pixel: of 1, the whole range, usual for l2 (D2). rms, for l2: root mean
-    squares over an image in grey levels, so that a step is as long as a sign step of the same η, at every size."""
+    """Unit of ε and η. grey: 1/255. pixel: the whole range 0 to 1, usual for l2 (D2). rms, l2 only:
+    root mean square over an image in units of 1/255, so a step is as long as a sign step with the
+    same η at every image size."""
     steps: PositiveInt = 1
-    """Steps of the attack; the first is free where the gradient is shared."""
+    """Number of steps; the first is free if the gradient is shared."""
     random_start: NonNegativeFloat = 0.0
-    """Start from a random point of the ball of this multiple of ε (true is 1); then no step is free (D4)."""
+    """Start from a random point of the ball with radius `random_start` · ε (true is 1); then no
+    step is free (D4)."""
     project: bool = True
-    """Keep views in the ball, Π_ε; false leaves them where the step from a random start ends, as N-FGSM does, which is
-    random_start 2 and step_size ε."""
+    """Project views to the ball, Π_ε. With false, views stay where the step from a random start
+    ends, as in N-FGSM (random_start 2, step_size ε)."""
     clip: bool = True
-    """Keep pixels in [0, 1] (D3)."""
+    """Clip pixels to [0, 1] (D3)."""
     generation: Literal["main_train", "aux_train", "aux_eval", "main_eval"] = "main_train"
-    """The batch-norms the attack goes through; main_train shares the gradient of the clean pass (D5)."""
+    """Batch-norms for computing the attack; main_train shares the gradient of the clean pass
+    (D5)."""
     crops: Literal["all", "large"] = "all"
-    """all: every crop is attacked and trained on; large: only the crops of the first one's size, which come first and
-    cost the most (D21)."""
+    """all: attack and train on every crop. large: only the first crops that have the size of the
+    first one, which cost the most (D21)."""
     branch: Literal["aux", "main"] = "aux"
-    """The batch-norms the adversarial views are trained through (F14)."""
+    """Batch-norms for training on the adversarial views (F14)."""
 
     @pydantic.model_validator(mode="after")
     def _reaches_its_radii(self) -> Self:
         if self.unit == "rms" and self.norm == "linf":
-            raise ValueError("unit rms measures an l2 ball: give norm l2, or unit grey")
+            raise ValueError("unit rms needs an l2 ball; use norm l2 or unit grey")
         several = isinstance(self.epsilon, tuple)
         largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
         if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:
-            problem = f"epsilon {largest:g} is in grey levels of 255, and such views show nothing"
-            remedy = f"give at most {_FARTHEST}, or unit pixel for parts of the whole range"
+            problem = f"epsilon is in units of 1/255, and {largest:g}/255 destroys the image"
+            remedy = f"use at most {_FARTHEST}, or unit pixel for a share of the range 0 to 1"
             raise ValueError(f"{problem}; {remedy}")
         if not self.project and not self.random_start:
-            raise ValueError("without projection a random start is needed; give random_start 2")
+            raise ValueError("project false needs a random start; use random_start 2")
         if not largest and self.random_start:
-            raise ValueError(
-                "a random start within epsilon 0 is the clean view; give epsilon above 0"
-            )
-        # a single radius, as published, means the smaller of both
+            raise ValueError("random_start with epsilon 0 changes nothing; use epsilon above 0")
+        # for a single radius, the published attack uses min(ε, η)
         if several and self.steps * self.step_size < largest:
             problem = (
                 f"{self.steps} x step_size {self.step_size:g} never reaches epsilon {largest:g}"
             )
-            raise ValueError(f"{problem}; give step_size {largest / self.steps:g} or more")
+            raise ValueError(f"{problem}; use step_size {largest / self.steps:g} or more")
         return self
 
     def judge(self) -> Self | None:
-        """Ten steps of ε / 4 in the same ball, for one sign step of 2 grey levels and more."""
+        """Return ten steps of ε / 4 in the same ball, for a single sign step with ε ≥ 2/255;
+        otherwise None."""
         radius = self.epsilon
         in_grey = (self.norm, self.unit) == ("linf", "grey")
         if isinstance(radius, tuple) or self.steps > 1 or radius < _FEARED or not in_grey:
@@ -108,12 +115,12 @@ class Adversarial(HardExample):
         clean = tuple(crop.detach() for crop in source.crops)
         count = len(clean) if self.crops == "all" else _first_of_one_size(clean)
         epsilon = self._radii(clean[0], stream)
-        # start at the clean views, or at random ones
+        # start at the clean views, or at random points around them
         views = self._start(clean, epsilon, stream)
         at = source.at(views) if self.random_start else source
         zeros: list[Tensor] = []
         for _ in range(self.steps):
-            # climb the loss of the source's pseudo-labels; crops beyond `count` stay clean
+            # raise the loss of the source's pseudo-labels; crops beyond `count` stay clean
             gradient = at.gradient(Branch.of(self.generation))
             zeros = zeros or [(g == 0).float().mean() for g in gradient[:count]]
             attacked = zip(clean[:count], views, gradient, strict=False)
@@ -129,7 +136,7 @@ class Adversarial(HardExample):
         return replace(made, crops=views, branch=Branch(self.branch), facts=facts)
 
     def _radii(self, crop: Tensor, stream: Stream) -> float | Tensor:
-        """ε, or that of each image [B, 1, 1, 1], alike for all its crops; not scaled to pixels."""
+        """Return ε, or one ε per image [B, 1, 1, 1] for all its crops; not yet scaled to pixels."""
         if not isinstance(self.epsilon, tuple):
             return self.epsilon
         count = len(crop)
@@ -142,7 +149,7 @@ class Adversarial(HardExample):
         return draws.drawn(draw, stream.child("epsilon"), crop.device)
 
     def _scale(self, crop: Tensor) -> float:
-        """Pixel values, of 1, for one unit of ε and η in crops [B, 3, S, S]."""
+        """Return the pixel value, in [0, 1], of one unit of ε and η for crops [B, 3, S, S]."""
         if self.unit == "pixel":
             return 1.0
         return math.sqrt(crop[0].numel()) / 255 if self.unit == "rms" else 1 / 255
@@ -162,7 +169,7 @@ class Adversarial(HardExample):
     def _step(
         self, clean: Tensor, view: Tensor, gradient: Tensor, epsilon: float | Tensor
     ) -> Tensor:
-        # a gradient that is not finite leaves its pixels alone: one bad batch must not poison the running statistics
+        # keep pixels whose gradient is not finite: a bad batch must not spoil running statistics
         gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
         direction = gradient.sign() if self.norm == "linf" else gradient / _norms(gradient)
         scale = self._scale(clean)
@@ -170,7 +177,8 @@ class Adversarial(HardExample):
         return self._inside(clean, delta, scale * epsilon if self.project else None)
 
     def _inside(self, clean: Tensor, delta: Tensor, radius: float | Tensor | None) -> Tensor:
-        """clean + δ with δ projected to the ball, unless the radius is None, and pixels to [0, 1]."""
+        """Return clean + δ, with δ projected to the ball (radius None: not projected) and pixels
+        clipped to [0, 1]."""
         if radius is not None and self.norm == "linf":
             delta = delta.clamp(-radius, radius)  # type: ignore[arg-type]  # both numbers or both tensors
         elif radius is not None:
@@ -180,7 +188,10 @@ class Adversarial(HardExample):
 
 
 def _norms(images: Tensor) -> Tensor:
-    """The Euclidean norm of each image, above 0, [B, 1, 1, 1]; scaled first, since squares of tiny gradients underflow."""
+    """Return the Euclidean norm of each image, above 0, [B, 1, 1, 1].
+
+    Images are scaled first because squares of tiny gradients underflow.
+    """
     tiny = torch.finfo(images.dtype).tiny
     largest = images.abs().amax((1, 2, 3), keepdim=True)
     scaled = images / largest.clamp_min(tiny)
@@ -189,6 +200,6 @@ def _norms(images: Tensor) -> Tensor:
 
 
 def _first_of_one_size(crops: tuple[Tensor, ...]) -> int:
-    """The number of crops at the beginning that have the size of the first."""
+    """Return the number of leading crops that have the size of the first."""
     sizes = [crop.shape[-1] == crops[0].shape[-1] for crop in crops]
     return [*sizes, False].index(False)

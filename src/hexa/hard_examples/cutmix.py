@@ -1,4 +1,5 @@
-"""Cut-mixed views: a box of another image pasted in, and both pseudo-labels by area (F15)."""
+"""Cut-mixed views: a box from another image is pasted in; both pseudo-labels count by area
+(F15)."""
 
 from __future__ import annotations
 
@@ -16,11 +17,12 @@ from hexa.runtime.random import Stream
 
 
 class CutMix(HardExample):
-    """x_cmx = M∘x + (1 − M)∘x[perm], with λ·L(x_cmx, y) + (1 − λ)·L(x_cmx, y[perm]); λ is the exact area kept.
+    """x_cmx = M∘x + (1 − M)∘x[perm], trained with λ·L(x_cmx, y) + (1 − λ)·L(x_cmx, y[perm]); λ is
+    the exact area kept.
 
-    One permutation for all crops of a step, drawn over the images of this process (D14); a box and a λ for each crop.
-    Costs one full pass.
-    One box for the whole batch and crop, its size by λ0 ~ Beta(5, 3), clipped at the borders, as published.
+    One permutation, over the images of this process, serves all crops of a step (D14); each crop
+    has its own box and λ. By default one box serves the whole batch; its size comes from λ0 ~
+    Beta(5, 3) and it is clipped at the borders, as published. Costs one full pass.
     """
 
     mixes: ClassVar = True
@@ -28,18 +30,19 @@ class CutMix(HardExample):
 
     kind: Literal["cutmix"] = "cutmix"
     alpha: PositiveFloat = 5.0
-    """α of Beta(α, β), from which the share that is kept is drawn."""
+    """α of Beta(α, β), the distribution of the kept share λ0."""
     beta: PositiveFloat = 3.0
     """β of Beta(α, β)."""
     per_sample: bool = False
-    """A box for each image instead of one for all (D12)."""
+    """Draw a box for each image instead of one for the batch (D12)."""
     inside: bool = False
-    """Boxes that lie inside the image, so that the realised λ is the drawn one; else they are clipped (D12)."""
+    """Draw boxes inside the image, so that the actual λ equals the drawn one; otherwise boxes are
+    clipped at the borders (D12)."""
     branch: Literal["source", "main", "aux", "mixed"] = "source"
-    """The batch-norms of the mixed views: the source's (D6: main for clean, D7: aux for adversarial views), or a set of
-    their own (mixed)."""
+    """Batch-norms of the mixed views. source: the source's, which is main for clean views (D6) and
+    aux for adversarial views (D7); mixed: a separate set."""
     update_statistics: bool = True
-    """Let mixed views move the running statistics of their batch-norms (D33)."""
+    """Let mixed views update the running statistics of their batch-norms (D33)."""
 
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
@@ -60,7 +63,8 @@ class CutMix(HardExample):
         return source.mixed(tuple(views), permutation, kept, self.branch, self.update_statistics)
 
     def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:
-        """One box [1, 4], the same on every process, or one a sample [count, 4]."""
+        """Return one box [1, 4], the same on every process, or with `per_sample` one per image
+        [count, 4]."""
         if self.per_sample:
             stream = stream.child(processes.rank())
         else:

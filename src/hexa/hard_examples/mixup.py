@@ -1,4 +1,5 @@
-"""Mixup (Zhang et al., ICLR 2018): two images laid over each other, and both pseudo-labels by weight."""
+"""Mixup (Zhang et al., ICLR 2018): the weighted mean of two images, with both pseudo-labels by
+weight."""
 
 from __future__ import annotations
 
@@ -16,12 +17,12 @@ from hexa.runtime.random import Stream
 
 
 class Mixup(HardExample):
-    """x_mix = λ·x + (1 − λ)·x[perm], with λ·L(x_mix, y) + (1 − λ)·L(x_mix, y[perm]).
+    """x_mix = λ·x + (1 − λ)·x[perm], trained with λ·L(x_mix, y) + (1 − λ)·L(x_mix, y[perm]).
 
-    Helps where pseudo-labels are instances or clusters and training is long: it smooths the space between images, where
-    cut-mix keeps local texture real. Ghosts are unlike photographs, so a set of batch-norms of its own may pay.
-    Costs one full pass.
-    One λ ~ Beta(1, 1) for the whole batch and crop.
+    Mixup is suited to pseudo-labels that are instances or clusters, and to long training: it
+    smooths the space between images, whereas cut-mix keeps local texture real. Mixed images do not
+    look like photographs, so a separate batch-norm set may be better. By default one λ ~ Beta(1, 1)
+    serves the whole batch and crop. Costs one full pass.
     """
 
     mixes: ClassVar = True
@@ -29,11 +30,11 @@ class Mixup(HardExample):
 
     kind: Literal["mixup"] = "mixup"
     alpha: PositiveFloat = 1.0
-    """α of Beta(α, α), from which λ is drawn; 0.2 mixes most images little."""
+    """α of Beta(α, α), the distribution of λ; 0.2 mixes most images only slightly."""
     per_sample: bool = False
-    """A λ for each image instead of one for all."""
+    """Draw a λ for each image instead of one for the batch."""
     branch: Literal["source", "main", "aux", "mixed"] = "source"
-    """The batch-norms of the mixed views: the source's, or a set of their own (mixed)."""
+    """Batch-norms of the mixed views: the source's, or a separate set (mixed)."""
 
     def branches(self) -> tuple[str, ...]:
         return () if self.branch == "source" else (self.branch,)
@@ -54,7 +55,7 @@ class Mixup(HardExample):
             shares.append(share)
             image = crop.detach()
             weight = share.to(crop.dtype).view(-1, 1, 1, 1)
-            # a mean of valid pixels is one, up to rounding
+            # the mean of valid pixels is valid, up to rounding
             views.append(torch.lerp(image[permutation], image, weight).clamp_(0, 1))
         return source.mixed(tuple(views), permutation, torch.stack(shares), self.branch)
 
@@ -63,7 +64,7 @@ class Mixup(HardExample):
         count: int,
         stream: Stream,
     ) -> torch.Tensor:
-        """λ of each image of this process, [count]: a function of its place in the batch of all processes."""
+        """Return λ of each image of this process, [count], by its position in the global batch."""
         if not self.per_sample:
             return draw_beta(self.alpha, self.alpha, 1, stream.generator()).float().expand(count)
         first = processes.rank() * count

@@ -1,4 +1,5 @@
-"""RandAugment as a hard example (Cubuk et al. 2020; as FixMatch and UDA use it): strongly changed views."""
+"""RandAugment as a hard example (Cubuk et al. 2020; used by FixMatch and UDA): strongly augmented
+views."""
 
 from __future__ import annotations
 
@@ -17,23 +18,24 @@ from hexa.runtime.random import Stream
 
 
 class RandAugment(HardExample):
-    """x_ra = cutout(o_n(… o_1(x))), each o one of fifteen operations of colour or geometry, the pseudo-labels kept.
+    """x_ra = cutout(o_n(… o_1(x))), each o one of fifteen operations of colour or geometry;
+    pseudo-labels stay.
 
-    An operation is applied with probability ½, at a magnitude that is uniform in [0, 10] (FixMatch) unless one is
-    given; a square of half the side, around a random point, is filled with grey. No gradient is needed. RGB images.
-    Costs one full pass.
-    Two operations and a square, as in FixMatch; the fifteen operations are those of timm.
+    An operation is applied with probability ½, with a magnitude uniform in [0, 10] (FixMatch)
+    unless `magnitude` is set. Then a grey square covers a random place. The defaults, two
+    operations and a square of half the side, are FixMatch's; the fifteen operations are timm's. No
+    gradient is needed. RGB images only. Costs one full pass.
     """
 
     kind: Literal["randaugment"] = "randaugment"
     operations: int = pydantic.Field(default=2, ge=0, le=100)
-    """How many operations; 0 for none."""
+    """Number of operations; 0 for none."""
     magnitude: float | None = pydantic.Field(default=None, ge=0, le=randaugment.HIGHEST)
-    """Of all operations, 0 to 10; none draws one for each, uniformly."""
+    """Magnitude of all operations, 0 to 10; none draws one for each, uniformly."""
     cutout: Share = 0.5
-    """Side of the grey square, as a share of the image's; 0 for none."""
+    """Side of the grey square, as a share of the image's side; 0 for no square."""
     update_statistics: bool = True
-    """Let the changed views move the running statistics of their batch-norms."""
+    """Let the augmented views update the running statistics of their batch-norms."""
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         crops = (
@@ -45,12 +47,13 @@ class RandAugment(HardExample):
 
     @torch.no_grad()
     def changed(self, crop: Tensor, stream: Stream) -> Tensor:
-        """Crops [B, 3, S, S] in [0, 1], changed; a new tensor unless there is nothing to do. Raises UserError."""
+        """Return augmented crops [B, 3, S, S] in [0, 1]; a new tensor unless there is nothing to
+        do. Raises UserError."""
         count, channels, size = crop.shape[:3]
         if self.operations:
             if channels != 3:
-                problem = f"randaugment changes RGB images, these have {channels} channels"
-                raise UserError(f"{problem}; leave it out")
+                problem = f"randaugment needs RGB images, but these have {channels} channels"
+                raise UserError(f"{problem}; remove this hard example")
             columns = self.operations * randaugment.UNIFORMS_PER_OPERATION
             numbers = draws.uniforms(count, columns, stream)
             changed = crop.to(torch.float32, copy=True)

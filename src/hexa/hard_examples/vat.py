@@ -1,4 +1,5 @@
-"""Virtual adversarial views (Miyato et al., 2018; F29): against the network's own output, without a label."""
+"""Virtual adversarial views (Miyato et al., 2018; F29): an attack on the network's own output,
+without labels."""
 
 from __future__ import annotations
 
@@ -16,36 +17,37 @@ from hexa.runtime.random import Stream
 
 
 class VAT(HardExample):
-    """x_vat = clip(x + ε·d), d the direction in which the embedding turns fastest:
+    """x_vat = clip(x + ε·d), with d the direction in which the embedding changes fastest:
 
         d ← unit(∇_r D(x, x + r) at r = ξ·d), from a random d,   D = 1 − cos(z(x), z(x + r)).
 
-    D is a KL divergence up to a factor, for embeddings seen as von Mises–Fisher distributions of one concentration. The
-    direction knows no pseudo-label; the view is trained to be recognised as its own. Helps where pseudo-labels are
-    noisy (clusters early in training), since it does not climb a wrong label's loss. Where the pseudo-label is the
-    network's own clean prediction p(x), `measure: loss` makes D the published KL(p(x) ‖ p(x + r)), up to a constant.
-    Costs one forward pass, one input-gradient pass an iteration, and one full pass; nothing is shared.
-    One power iteration, a perturbation of root mean square 1 grey level.
+    D is a KL divergence up to a factor, if embeddings are seen as von Mises–Fisher distributions of
+    equal concentration. The direction does not depend on the pseudo-label; the loss of the view
+    does. VAT is suited to noisy pseudo-labels (clusters early in training), because it does not
+    raise the loss of a wrong label. If the pseudo-label is the network's own clean prediction p(x),
+    `measure: loss` makes D the published KL(p(x) ‖ p(x + r)), up to a constant.
+    The default is one power iteration and a perturbation with root mean square 1/255. Costs one
+    forward pass, one input-gradient pass per iteration, and one full pass; no gradient is shared.
     """
 
     is_static: ClassVar = True
 
     kind: Literal["vat"] = "vat"
     epsilon: NonNegativeFloat = 1.0
-    """Length of the perturbation: its root mean square over an image, in grey levels, so that it means the same at
-    every size. (An L2 radius of ε·√(3·S·S) grey levels.)"""
+    """Size of the perturbation: its root mean square over an image, in units of 1/255, at every
+    image size. (As an L2 radius: ε·√(3·S·S)/255.)"""
     probe: PositiveFloat = 1.0
-    """ξ: the length at which the direction is probed, like `epsilon`."""
+    """ξ: size of the perturbation while the direction is computed, in the unit of `epsilon`."""
     iterations: PositiveInt = 1
-    """Power iterations."""
+    """Number of power iterations."""
     measure: Literal["cosine", "loss"] = "cosine"
-    """What D is: one minus the cosine of embeddings, or the method's own loss."""
+    """Distance D. cosine: one minus the cosine of embeddings; loss: the method's own loss."""
     generation: Literal["main_train", "aux_train", "aux_eval", "main_eval"] = "main_train"
-    """The batch-norms the direction is sought through."""
+    """Batch-norms for computing the direction."""
     branch: Literal["aux", "main"] = "aux"
-    """The batch-norms the views are trained through."""
+    """Batch-norms for training on the views."""
     update_statistics: bool = True
-    """Let the views move the running statistics of these batch-norms."""
+    """Let the views update the running statistics of these batch-norms."""
 
     def branches(self) -> tuple[str, ...]:
         return (self.branch, Branch.of(self.generation).name)
@@ -85,7 +87,8 @@ class VAT(HardExample):
         still: Tensor | None,
         through: Branch,
     ) -> Tensor:
-        """D up to a constant; a sum over images, so that the gradient of one does not shrink with the batch."""
+        """Return D up to a constant; a sum over images, so that an image's gradient does not shrink
+        with the batch."""
         if still is None:
             return source.score_at(views, through).sum()
         moved = source.score.embed(views, through)
@@ -93,7 +96,10 @@ class VAT(HardExample):
 
 
 def _scaled(noise: Tensor, grey_levels: float) -> Tensor:
-    """Images [B, 3, S, S] scaled to this root mean square, each; scaled first, since squares underflow."""
+    """Return images [B, 3, S, S], each scaled to this root mean square, in units of 1/255.
+
+    Images are scaled first because squares of tiny values underflow.
+    """
     tiny = torch.finfo(noise.dtype).tiny
     noise = noise / noise.abs().amax((1, 2, 3), keepdim=True).clamp_min(tiny)
     mean_square = noise.square().mean((1, 2, 3), keepdim=True)

@@ -1,1 +1,1 @@
-"""What this machine does: images per second of each scheme, and what is missing or wrong."""
+"""Measurements of this machine: costs of training, and diagnostics."""

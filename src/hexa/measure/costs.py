@@ -1,4 +1,4 @@
-"""Seconds and bytes of training and scoring on this machine, measured by a few small steps."""
+"""Seconds and bytes of training and scoring on this machine, measured with a few small steps."""
 
 from __future__ import annotations
 
@@ -37,63 +37,67 @@ from hexa.runtime.memory import usable_memory
 from hexa.training.step import prepared, step as train_step
 from hexa.weights import start
 
-#: On a CPU steps are timed at this size at most, in pixels.
+#: Largest size of views for timing steps on a CPU, in pixels.
 _SIZE = 128
-#: Pixels of a batch that is timed; four times as many if one kind of step is timed, since few images take longer each.
+#: Pixels of a timed batch. Small batches take longer per image, so this is multiplied by four if
+#: only one kind of step is timed.
 _PIXELS = 4 * 128**2
-#: Seconds for which a step is timed.
+#: Seconds for timing one kind of step.
 _SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of the views."""
+    """Seconds and bytes of one image on this machine, at `size` pixels; both grow with the area of
+    the views."""
 
     size: int
     read: float
     """Seconds to decode an image and cut its views, at any size."""
     steps: Mapping[int, float]
-    """Seconds of forward and backward, by the number of the network's last stages that learn, 0 for the head alone; the
-    largest number is all that may learn."""
+    """Seconds of forward and backward, by the number of last stages that learn; 0 is the head
+    alone, the largest key all stages that may learn."""
     look: float
-    """Seconds of features alone."""
+    """Seconds of computing features only."""
     memory: float = 0.0
-    """Bytes of a step in which all learns that may."""
+    """Bytes of a step in which all stages that may learn do."""
     setup: float = 0.0
-    """Seconds to build a run, once."""
+    """Seconds to build a run, once per run."""
     updates: Mapping[int, float] = field(default_factory=dict)
-    """Seconds of the optimizer's part of a step, divided by the batch, by the number of stages; at any size."""
+    """Seconds of the optimizer's part of a step, divided by the batch size, by the number of
+    learning stages; at any size."""
     again: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    """Seconds of a step on maps that are remembered (`start.view_sets`), and their bytes, by the number of stages; none
-    if maps cannot be remembered."""
+    """Seconds and bytes of a step on cached maps (`start.view_sets`), by the number of learning
+    stages; empty if maps cannot be cached."""
     held: float = 0.0
-    """Bytes of this process besides, such as weights and the optimizer's state."""
+    """Other memory of this process in bytes, such as weights and the optimizer's state."""
     resident: int = RESIDENT_LIMIT_BYTES
-    """Bytes for images or maps that are kept."""
+    """Limit for cached images or maps, in bytes."""
 
     def train(self, size: int, stages: int) -> float:
-        """Seconds of training on an image once."""
+        """Return the seconds of training on an image once."""
         return (
             self.read + self.updates.get(stages, 0.0) + self.steps[stages] * (size / self.size) ** 2
         )
 
     def repeat(self, size: int, stages: int) -> float:
-        """Seconds of training on the remembered maps of an image once."""
+        """Return the seconds of training on the cached maps of an image once."""
         return self.updates.get(stages, 0.0) + self.again[stages][0] * (size / self.size) ** 2
 
     def score(self, size: int) -> float:
-        """Seconds for the features of an image that is decoded already."""
+        """Return the seconds for the features of an image that is already decoded."""
         return self.look * (size / self.size) ** 2
 
     def bytes(self, size: int, stages: int) -> float:
-        """Bytes of an image in a training step: maps are kept for the stages that gradients reach."""
+        """Return the bytes of an image in a training step: maps are stored for the stages that
+        gradients reach."""
         head = self.steps.get(0, 0.0)
         back = self.steps[stages] - head
         whole = self.steps[max(self.steps)] - head
         return self.memory * (size / self.size) ** 2 * max(0.1, min(1.0, back / max(whole, 1e-9)))
 
     def shared(self, processes: int) -> Costs:
-        """The costs of each of several processes that share the images of a step."""
+        """Return the costs per process if several processes share the images of a step."""
         steps = {stages: seconds / processes for stages, seconds in self.steps.items()}
         again = {
             stages: (seconds / processes, size / processes)
@@ -109,7 +113,8 @@ class Costs:
 
 
 def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
-    """The experiment at another size of its views, and of its network where that has only one."""
+    """Return the experiment at another size of its views, and of its network if that has a fixed
+    size."""
     if size == draft.views.size:
         return draft
     return begin_from_weights(
@@ -120,9 +125,10 @@ def at_size(draft: Experiment, size: int, fields: Iterable[str]) -> Experiment:
 def measure(
     draft: Experiment, source: Source, fields: Collection[str], *, partly: bool = True
 ) -> Costs:
-    """Time steps of a few images at a small size; on a GPU, which many images at once suit better, those of the run.
+    """Time a few small steps; on a GPU, where small batches are not representative, time the steps
+    of the run.
 
-    partly: also steps in which only the last stages learn, or the head alone.
+    partly: also time steps that train only the last stages or the head.
     """
     machine = Machine.of(draft)
     begin = time.perf_counter()
@@ -134,7 +140,7 @@ def measure(
         setup = time.perf_counter() - begin
         begin = time.perf_counter()
         loader = build_loader(experiment, some, machine)
-        if loader.resident:  # the run decodes all images first
+        if loader.resident:  # the run first decodes all images
             setup += (time.perf_counter() - begin) * len(source) / len(some)
         with closing(loader):
             batch, seconds = _drawn(loader, experiment, machine.device)
@@ -149,14 +155,14 @@ def measure(
 def _small(
     draft: Experiment, fields: Collection[str], machine: Machine, partly: bool
 ) -> Experiment:
-    """The experiment with the batch and the size of views that are timed."""
+    """Return the experiment with the batch size and view size to time."""
     size = draft.views.size
     most = draft.batch_size
     if machine.device.type == "cpu":
         size = min(size, rounded(outline(draft.network), _SIZE))
         pixels = _PIXELS if partly else 4 * _PIXELS
         most = min(most, max(4, pixels // size**2))
-    # a divisor of the batch, so that its parts divide a queue
+    # a divisor of the batch size, which then also divides a queue
     divisors = (count for count in range(most, 3, -1) if draft.batch_size % count == 0)
     changes = {"batch_size": next(divisors, most), "training.num_workers": 0}
     return override(at_size(draft, size, fields), changes)
@@ -165,7 +171,7 @@ def _small(
 def _drawn(
     loader: PretrainLoader, experiment: Experiment, device: torch.device
 ) -> tuple[Batch, float]:
-    """A batch, and the seconds to read it."""
+    """Return a batch, and the seconds to read it."""
 
     def draw() -> Batch:
         return prepared(next(iter(loader.epoch(0))), experiment.training.channels_last)
@@ -173,7 +179,7 @@ def _drawn(
     begin = time.perf_counter()
     batch = draw()
     seconds = time.perf_counter() - begin
-    if device.type != "cpu":  # a GPU first loads kernels
+    if device.type != "cpu":  # the first batch on a GPU also loads kernels
         seconds = _seconds(draw, device)
     return batch, seconds
 
@@ -186,12 +192,13 @@ def _timed(
     batch: Batch,
     every: Mapping[int, Mapping[nn.Parameter, bool]],
 ) -> Costs:
-    """The costs of steps on a batch. every: which parameters learn, by the number of stages."""
+    """Return the costs of steps on a batch. every: whether each parameter learns, by the number of
+    learning stages."""
     device = machine.device
     count = len(batch)
     objective = build_objective(experiment, method, machine)
     optimizer = build_optimizer(experiment, method, steps_per_epoch=1)
-    last = optimizer.total_steps - 1  # the last step, in which all learns
+    last = optimizer.total_steps - 1  # in the last step all stages learn
 
     def train(batch: Batch = batch) -> None:
         train_step(objective, optimizer, batch, last)
@@ -207,7 +214,7 @@ def _timed(
         with machine.autocast():
             method.backbone(batch.crops[0])
 
-    train()  # not timed, nor its memory taken: the optimizer's state is made
+    train()  # not measured: the first step creates the optimizer's state
     memory = peak_bytes(train, device) / count
     held = held_bytes(device)
     steps = dict[int, float]()
@@ -216,12 +223,12 @@ def _timed(
     for stages, learning in every.items():
         for parameter, learns in learning.items():
             parameter.requires_grad_(learns)
-        alone = _seconds(update, device)  # of few images as of many
+        alone = _seconds(update, device)  # does not depend on the number of images
         steps[stages] = max(0.0, _seconds(train, device) - alone) / count
         updates[stages] = alone / draft.batch_size
         trunk = remembering(experiment, method, machine, learning) if stages else None
         if trunk is not None:
-            # few images say little of a head
+            # a few images are not representative for a head
             maps = trunk(batch).repeated(max(1, draft.batch_size // count))
             seconds = max(0.0, _seconds(lambda: train(maps), device) - alone)  # noqa: B023
             size = sum(crop.nbytes for crop in maps.crops)
@@ -235,7 +242,7 @@ def _timed(
 
 
 def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:
-    """Processes or cores that decode and cut beside the training."""
+    """Return the number of processes or cores that decode and crop while the network trains."""
     workers = 0 if resident else choose_workers(experiment.training.num_workers, machine.device)
     return max(1, usable_cores() if workers and machine.device.type == "cpu" else workers)
 
@@ -243,9 +250,10 @@ def _readers(experiment: Experiment, machine: Machine, resident: bool) -> int:
 def _learning(
     method: Method, experiment: Experiment, decided: bool
 ) -> dict[int, dict[nn.Parameter, bool]]:
-    """Which parameters of the backbone learn, by the number of its last stages: all, half, a quarter, the last, none.
+    """Return whether each backbone parameter learns, by the number of last stages: all, half, a
+    quarter, one, none.
 
-    Only all and none if the number is `decided`; all are then those of `start.trainable_stages`, if it has a number.
+    If the number is `decided`, only all and none; `start.trainable_stages`, if set, limits all.
     """
     everything = start.rates(method, experiment.start)
     own = experiment.start.trainable_stages
@@ -262,7 +270,7 @@ def _learning(
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:
-    """Seconds of `work`, the mean of as many calls as fit into a short time."""
+    """Return the mean seconds of `work` over the calls that fit into a short time."""
     begin = time.perf_counter()
     count = 0
     while not count or time.perf_counter() - begin < _SECONDS:
@@ -274,7 +282,8 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
-    """The most memory by which `work` makes a GPU's tensors or this process grow (Linux; elsewhere 0)."""
+    """Return the peak growth in bytes during `work`, of a GPU's tensors or of this process (Linux;
+    0 elsewhere)."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         held = torch.cuda.memory_allocated(device)
@@ -282,28 +291,28 @@ def peak_bytes(work: Callable[[], object], device: torch.device) -> int:
         return int(torch.cuda.max_memory_allocated(device)) - held
     with suppress(OSError):
         return_freed_memory()
-        Path("/proc/self/clear_refs").write_text("5")  # VmHWM, the peak, is counted from here
+        Path("/proc/self/clear_refs").write_text("5")  # resets VmHWM, the peak
     before = _resident("VmRSS")
     work()
     return max(0, _resident("VmHWM") - before)
 
 
 def held_bytes(device: torch.device) -> int:
-    """Bytes of a GPU's tensors, or of this process (Linux; elsewhere 0)."""
+    """Return the bytes of a GPU's tensors, or of this process (Linux; 0 elsewhere)."""
     if device.type == "cuda":
         return int(torch.cuda.memory_allocated(device))
     return _resident("VmRSS")
 
 
 def _resident(name: str) -> int:
-    """Bytes of an entry of /proc/self/status."""
+    """Return the bytes of an entry of /proc/self/status."""
     with suppress(OSError):
         return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
     return 0
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes that this process may use on the device."""
+    """Return the bytes that this process may use on the device."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free + torch.cuda.memory_reserved(device))

@@ -1,4 +1,4 @@
-"""Facts about this machine that explain a problem: versions, extras, cores and threads, devices, shared memory."""
+"""Diagnostics of this machine: versions, extras, cores and threads, devices, shared memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 from hexa.runtime.cores import usable_cores
 from hexa.runtime.packages import processor_name, version
 
-#: The packages whose versions a report of a bug needs.
+#: Packages whose versions a bug report needs.
 _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn", "pyarrow")
-#: Extras, and the module by which each is found.
+#: Extras, with a module of each.
 _EXTRAS = {
     "onnx": "onnx",
     "hf": "datasets",
@@ -28,7 +28,7 @@ _GIB = 1024**3
 
 
 def facts() -> dict[str, str]:
-    """Names of facts and what this machine has, in the order to print them."""
+    """Return the facts about this machine by name, in the order to print them."""
     installed = [name for name, module in _EXTRAS.items() if importlib.util.find_spec(module)]
     cores = f"{usable_cores()} of {os.cpu_count() or 1}"
     return {
@@ -42,7 +42,7 @@ def facts() -> dict[str, str]:
 
 
 def _of_torch() -> dict[str, str]:
-    """Threads, devices and precision; the error if torch cannot be imported."""
+    """Return threads, devices and precision, or the error if torch cannot be imported."""
     try:
         import torch
 

@@ -1,6 +1,8 @@
-"""Self-supervised methods, one file each; a new one is found by being a file of this package.
+"""Self-supervised methods, one file each; a new method is found because it is a file of this
+package.
 
-Those that only the paper compares with are in `hexa_paper.methods`."""
+Methods that only the paper compares with are in `hexa_paper.methods`.
+"""
 
 from hexa.methods.byol import BYOL as BYOL, BYOLConfig as BYOLConfig
 from hexa.methods.deepcluster import (

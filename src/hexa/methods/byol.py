@@ -1,4 +1,4 @@
-"""BYOL (Grill et al., NeurIPS 2020; F29): predict the momentum network's projection of the other view."""
+"""BYOL (Grill et al., NeurIPS 2020; F29): predict the momentum projection of the other view."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from hexa.ops.draws import of_step
 
 
 class BYOLConfig(EncoderConfig):
-    """BYOL as published for ImageNet: projector and predictor of hidden width 4096, m from 0.996 to 1."""
+    """BYOL as published for ImageNet: projector and predictor with hidden width 4096, m from 0.996
+    to 1."""
 
     name: Literal["byol"] = "byol"
     num_views: ClassVar = (2, 2, "BYOL compares two views")
@@ -28,12 +29,14 @@ class BYOLConfig(EncoderConfig):
     hidden: PositiveInt = 4096
     """Width of the hidden layer of projector and predictor."""
     momentum: Share = 0.996
-    """m of the momentum network at the start; it rises to 1 by half a cosine over the run. 0.99 for 300 epochs."""
+    """Initial m of the momentum network; it rises to 1 along half a cosine over the run. 0.99 for
+    300 epochs."""
 
 
 @dataclass(frozen=True, eq=False)
 class ViewTargets(PseudoLabels):
-    """The target of each view's prediction, [V, B, D]: the other view's unit vectors, or a teacher's features."""
+    """The target of each view's prediction, [V, B, D]: unit vectors of the other view, or a
+    teacher's features."""
 
     targets: Tensor
 
@@ -41,17 +44,20 @@ class ViewTargets(PseudoLabels):
         return ViewTargets(self.targets[:, index])
 
     def nearest_is_own(self, prediction: Tensor) -> Tensor:
-        """True where the target nearest to a prediction [V, B, D] is that of the own image; bool [V, B]."""
+        """Return for each prediction [V, B, D] whether its nearest target belongs to the same
+        image; bool [V, B]."""
         images = torch.arange(prediction.shape[1], device=prediction.device)
         targets = self.targets[: len(prediction)].to(prediction.dtype)
         return (prediction @ targets.mT).argmax(-1) == images
 
 
 class BYOL(Method[ViewTargets], config=BYOLConfig):
-    """L = 2 − 2·cos(p_v, z_w), p_v the prediction of a view, z_w the momentum projection of the other, both ways added.
+    """L = 2 − 2·cos(p_v, z_w), summed over both directions, with p_v the prediction of a view and
+    z_w the momentum projection of the other view.
 
-    Pseudo-labels are vectors to regress, made of clean views; a hard example is to predict them from its own views, a
-    mixed one both images' by area. Views go through the networks one after another, as published.
+    Pseudo-labels are regression targets from clean views. A hard example predicts the same targets
+    from its own views; a mixed view predicts the targets of both images, weighted by area. Views go
+    through the networks one after another, as published.
     """
 
     is_static = True
@@ -65,11 +71,11 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
     ) -> None:
         super().__init__()
         self.config = config
-        # two terms of 2 each, for predictions that have nothing to do with their targets
+        # two terms of 2 each, if predictions and targets are unrelated
         self.chance_loss = 4.0
         self.total_steps = setting.epochs * setting.steps_per_epoch
         projector = normalized_head(num_features(backbone), config.hidden, config.dim)
-        # the momentum network has no predictor; one twin of all keeps both in step by name
+        # the twin copies the whole head, so that names match; then its predictor is removed
         head = nn.Sequential(projector, normalized_head(config.dim, config.hidden, config.dim))
         self.encoder, self.target = Encoder.with_twin(backbone, head, setting, config.bn_groups)
         twin_head = self.target.head

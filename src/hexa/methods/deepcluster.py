@@ -1,4 +1,5 @@
-"""DeepCluster-v2 (Caron et al., 2020; F8): recognise the cluster of an image in each of its crops."""
+"""DeepCluster-v2 (Caron et al., 2020; F8): predict the cluster of an image from each of its
+crops."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ from hexa.runtime import processes
 
 
 class DeepClusterConfig(EncoderConfig):
-    """DeepCluster-v2 as published: three heads of 3000 prototypes, two large crops clustered (F8)."""
+    """DeepCluster-v2 as published: three heads of 3000 prototypes; two large crops are clustered
+    (F8)."""
 
     name: Literal["deepcluster-v2"] = "deepcluster-v2"
     dim: PositiveInt = 128
@@ -36,17 +38,19 @@ class DeepClusterConfig(EncoderConfig):
     num_prototypes: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
         default=(3000, 3000, 3000), min_length=1
     )
-    """Clusters of each head, K; ten times the expected classes serve small data (F8)."""
+    """Number of clusters K of each head; on small data ten times the expected number of classes
+    (F8)."""
     temperature: PositiveFloat = 0.1
     """τ."""
     crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
         default=(0, 1), min_length=1
     )
-    """The crops whose embeddings are kept and clustered; head h clusters the (h mod their number)-th of them."""
+    """Crops whose embeddings are stored and clustered. With n crops, head h clusters crop number h
+    mod n of this list."""
     kmeans_iterations: PositiveInt = 10
     """Updates of the centroids at the start of every epoch."""
     freeze_prototypes_steps: NonNegativeInt | None = None
-    """Steps for which prototypes stay what k-means made them; none is always (D40)."""
+    """Freeze the prototypes for this many steps; none freezes them for the whole run (D40)."""
 
     def views_needed(self) -> tuple[int, int | None, str]:
         return max(self.crops_for_assign) + 1, None, "method.crops_for_assign names another crop"
@@ -57,16 +61,17 @@ class DeepClusterConfig(EncoderConfig):
         seen = setting.steps_per_epoch * setting.batch_size
         if most > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
-            message = f"{most} are more than the {seen} images an epoch sees; use [{fewer}]"
+            message = f"{most} clusters exceed the {seen} images of an epoch; use [{fewer}]"
             raise ConfigError([("method.num_prototypes", message)])
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterLabels(PseudoLabels):
-    """The clusters of every image, one a head, for all of its crops.
+    """The clusters of every image, one per head, for all of its crops.
 
-    clusters: int64 [H, B], UNASSIGNED for an image without one. weight: [B], see `weights`. frozen: no gradient goes
-    to the prototypes.
+    clusters: int64 [H, B], UNASSIGNED for an image without a cluster.
+    weight: [B], see `weights`.
+    frozen: no gradient reaches the prototypes.
     """
 
     clusters: Tensor
@@ -78,9 +83,11 @@ class ClusterLabels(PseudoLabels):
 
 
 def weights(clusters: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 for images without a cluster [B]; for others scaled so that the batch mean equals the mean over them.
+    """Return 0 for images without a cluster, [B]; otherwise the scale at which the batch mean
+    equals the mean over assigned images.
 
-    Over those of all processes, so that it does not depend on who got which.
+    Assigned images are counted over all processes, so the result does not depend on how images are
+    distributed.
     """
     assigned = (clusters != UNASSIGNED).to(dtype)
     total = processes.all_reduce_sum(assigned.sum()).clamp_min(1)
@@ -96,7 +103,10 @@ def cluster(
     field: str,
     valid: Tensor | None = None,
 ) -> Clusters:
-    """K-means number `number` of an epoch's start. Raises ConfigError about `field` for fewer rows than clusters."""
+    """Run the k-means with this number at the start of an epoch.
+
+    Raises ConfigError for `field` if there are fewer rows than clusters.
+    """
     generator = data.stream.child("kmeans", number).generator()
     try:
         return spherical_kmeans(rows, count, generator, iterations=iterations, valid=valid)
@@ -105,11 +115,12 @@ def cluster(
 
 
 class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
-    """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster (F8).
+    """L = 1/H Σ_h mean over crops and images of −log softmax_k(z·c_hk / τ), at the image's cluster
+    (F8).
 
-    At the start of every epoch the embeddings that the epoch before left in a bank are clustered by spherical k-means;
-    centroids become prototypes, clusters become pseudo-labels (D38). Before the first epoch one pass fills the bank.
-    Only clean embeddings are ever banked (D34).
+    At the start of every epoch, spherical k-means clusters the embeddings that the previous epoch
+    stored in a bank; centroids become prototypes, clusters become pseudo-labels (D38). Before the
+    first epoch one pass fills the bank. The bank holds clean embeddings only (D34).
     """
 
     is_static = True
@@ -123,7 +134,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         super().__init__()
         self.config = config
         counts = config.num_prototypes
-        # the mean over heads: all clusters equally likely
+        # all clusters equally likely; mean over heads
         self.chance_loss = sum(map(math.log, counts)) / len(counts)
         head = normalized_head(num_features(backbone), config.hidden, config.dim)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
@@ -144,12 +155,12 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         return ClusterLabels(clusters, weights(clusters[0], dtype), self.phase(batch.step))
 
     def phase(self, step: int) -> bool:
-        """True while prototypes do not learn."""
+        """Return whether the prototypes are frozen."""
         steps = self.config.freeze_prototypes_steps
         return steps is None or step < steps
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
-        """Nearest clusters of images that are not in the bank, [H, B]."""
+        """Return the nearest clusters of images that are not in the bank, [H, B]."""
         assert embedding is not None, "images of another data set need an embedding"
         crops = itertools.cycle(self.config.crops_for_assign)
         found = []
@@ -186,7 +197,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         embedding: Tensor,
         labels: ClusterLabels,
     ) -> Iterable[tuple[Tensor, Tensor]]:
-        """For each head: cosines [V·B, K] to its prototypes, and the clusters [V·B] it should find."""
+        """Yield for each head the cosines [V·B, K] to its prototypes, and the target clusters
+        [V·B]."""
         rows = embedding.flatten(0, 1)
         heads = zip(self.prototypes.parameters(), labels.clusters, strict=True)
         with torch.autocast(rows.device.type, enabled=False):
@@ -203,7 +215,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         count = embedding.shape[1]
         chosen = torch.stack([embedding[crop] for crop in self.config.crops_for_assign])
         self.bank.write(batch.index[:count], chosen)
-        # if the clean term had a share of the batch, the others keep their last embedding
+        # if the clean term used a part of the batch, the other images keep their last embedding
         if count < len(batch):
             self.bank.keep(batch.index[count:])
 
@@ -219,7 +231,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         epoch: int,
         data: Passes,
     ) -> dict[str, float]:
-        """Cluster what the epoch before left in the bank; returns the health of the clusterings."""
+        """Cluster the embeddings that the previous epoch stored; return statistics of the
+        clusterings."""
         crops = self.config.crops_for_assign
         if epoch == 0:  # each crop on its own, in training mode, as published (F8)
             for batch in data.views():
@@ -239,7 +252,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         return health(self.clusters, before, self.config.num_prototypes, data.labels)
 
     def checkpoint(self) -> dict[str, Any]:
-        """With the whole bank, of which each process has a part."""
+        """Return the state with the whole bank, which is split over the processes."""
         state = self.state_dict()
         del state["bank.embeddings"], state["bank.seen"]
         return state | {f"bank.{name}": value for name, value in self.bank.whole().items()}

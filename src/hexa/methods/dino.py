@@ -1,4 +1,5 @@
-"""DINO (Caron et al., ICCV 2021): predict the momentum network's soft class of one crop from the others."""
+"""DINO (Caron et al., ICCV 2021): predict the momentum network's soft class of one crop from other
+crops."""
 
 from __future__ import annotations
 
@@ -35,23 +36,25 @@ class DINOConfig(EncoderConfig):
     bottleneck: PositiveInt = 256
     """Width of the embedding, D."""
     head_norm: bool = False
-    """Batch-norms after the head's hidden layers, an option of the published code, for convolutional networks."""
+    """Add batch-norms after the head's hidden layers, for convolutional networks (an option of the
+    published code)."""
     teacher_crops: PositiveInt = 2
-    """The momentum network sees the first crops only, the large ones."""
+    """Number of crops that the momentum network sees: the first ones, which are the large ones."""
     temperature: PositiveFloat = 0.1
     """τ of the predictions."""
     teacher_temperature: PositiveFloat = 0.07
     """τ of the momentum network, after its warm-up."""
     warmup_teacher_temperature: PositiveFloat = 0.04
-    """τ of the momentum network at the start."""
+    """Initial τ of the momentum network."""
     warmup_epochs: NonNegativeInt = 30
-    """Epochs in which the momentum network's τ rises, in equal steps."""
+    """Number of epochs over which the momentum network's τ rises linearly."""
     momentum: Share = 0.996
-    """m at the start; it rises to 1 by half a cosine over the run."""
+    """Initial m; it rises to 1 along half a cosine over the run."""
     center_momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
-    """How slowly the centre of the momentum network's scores moves."""
+    """Momentum of the running mean of the momentum network's scores; larger values change the mean
+    more slowly."""
     freeze_prototypes_epochs: NonNegativeInt = 1
-    """Epochs at the start in which the last layer does not learn."""
+    """Number of initial epochs in which the last layer is frozen."""
 
     def views_needed(self) -> tuple[int, int | None, str]:
         least, most, why = self.num_views
@@ -60,9 +63,10 @@ class DINOConfig(EncoderConfig):
 
 @dataclass(frozen=True, eq=False)
 class SoftClasses(PseudoLabels):
-    """The momentum network's classes [T, B, K] of the crops it saw, rows summing to one.
+    """The momentum network's classes [T, B, K] for the T crops that it saw; rows sum to one.
 
-    center: [K], the mean of its scores in this step. frozen: no gradient goes to the last layer.
+    center: [K], the mean of its scores in this step.
+    frozen: no gradient reaches the last layer.
     """
 
     classes: Tensor
@@ -74,12 +78,14 @@ class SoftClasses(PseudoLabels):
 
 
 class DINO(Method[SoftClasses], config=DINOConfig):
-    """L = mean over crops t of the momentum network, crops v ≠ t and images of −Σ_k P_tk · log softmax_k(z_v·w_k / τ).
+    """L = mean over crops t of the momentum network, crops v ≠ t and images of −Σ_k P_tk · log
+    softmax_k(z_v·w_k / τ).
 
-    P_t = softmax((z′_t·w′ − c) / τ′), z′ and w′ of the momentum network, c the running mean of its scores; rows w are
-    unit vectors (weight normalisation with its lengths fixed at 1). A hard example is to be recognised as the class of
-    its clean image. Any backbone serves; one without batch-norm (a ViT) has one branch for all examples.
-    The published code lets the lengths of w learn for small ViTs; here they are fixed, as by its `norm_last_layer`.
+    P_t = softmax((z′_t·w′ − c) / τ′), with z′ and w′ of the momentum network and c the running mean
+    of its scores. The rows w are unit vectors (weight normalisation with lengths fixed at 1; the
+    published code learns the lengths for small ViTs, unless `norm_last_layer` is set). The target
+    of a hard example is the class of its clean image. Every backbone works; a backbone without
+    batch-norm (a ViT) has one branch for all examples.
     """
 
     is_static = True
@@ -99,7 +105,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
 
     @property
     def backbone(self) -> nn.Module:
-        """The teacher's, which is better than the student's, as published."""
+        """The momentum network's backbone, which is better than the trained one, as published."""
         return self.teacher.backbone
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
@@ -114,7 +120,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         return SoftClasses(classes, scores.mean((0, 1)), self.phase(batch.step))
 
     def phase(self, step: int) -> bool:
-        """True while the last layer does not learn."""
+        """Return whether the last layer is frozen."""
         return step < self.config.freeze_prototypes_epochs * self.steps_per_epoch
 
     def _teacher_temperature(self, step: int) -> float:
@@ -150,13 +156,14 @@ class DINO(Method[SoftClasses], config=DINOConfig):
 
 
 def _cosines(rows: Tensor, weight: Tensor) -> Tensor:
-    """Scores [..., K] of unit rows [..., D] by the directions of the weight's rows."""
+    """Return the scores [..., K] of unit rows [..., D] with the normalised rows of `weight`."""
     with torch.autocast(rows.device.type, enabled=False):
         return rows @ F.normalize(weight, dim=1).to(rows.dtype).T
 
 
 def _head(width: int, hidden: int, bottleneck: int, norm: bool) -> nn.Module:
-    """Three linear layers with GELU between them, weights from a normal of deviation 0.02 cut at 2, biases 0."""
+    """Return three linear layers with GELU between them; weights ~ N(0, 0.02²) truncated at ±2,
+    biases 0."""
     layers: list[nn.Module] = []
     for before in (width, hidden):
         layers.append(nn.Linear(before, hidden))

@@ -1,4 +1,5 @@
-"""MoCo v1 and v2 (He et al., 2020; Chen et al., 2020; F4): recognise a view's momentum key among a queue of others."""
+"""MoCo v1 and v2 (He et al., 2020; Chen et al., 2020; F4): find a view's momentum key in a queue of
+other keys."""
 
 from __future__ import annotations
 
@@ -27,28 +28,29 @@ from hexa.runtime.random import Stream
 
 
 class MoCoConfig(EncoderConfig):
-    """MoCo-v2 by default; v1 has head linear, temperature 0.07 and the views of v1 (F4)."""
+    """MoCo-v2 by default. v1: head linear, temperature 0.07 and the views of v1 (F4)."""
 
     name: Literal["moco"] = "moco"
     num_views: ClassVar = (2, None, "MoCo compares two views")
     dim: PositiveInt = 128
     """Width of the embedding, D."""
     queue_size: PositiveInt = 65536
-    """Keys in the queue, K; divisible by the keys of a step."""
+    """Number of keys in the queue, K; a multiple of the keys per step."""
     momentum: Share = 0.999
-    """m of the key encoder (D9: 0.999 for a queue of 65,536, 0.99 for 4,096)."""
+    """m of the key encoder (D9): 0.999 for a queue of 65,536, 0.99 for 4,096."""
     temperature: PositiveFloat = 0.2
-    """τ: 0.2 in v2, 0.07 in v1, 0.1 at CIFAR size."""
+    """Temperature τ: 0.2 in v2, 0.07 in v1, 0.1 at CIFAR size."""
     head: Literal["mlp", "linear"] = "mlp"
-    """mlp in v2, linear in v1."""
+    """Projection head: mlp in v2, linear in v1."""
     symmetric: bool = False
     """Add the loss with the roles of the two views swapped, and enqueue both sets of keys (F4)."""
     bn_groups: PositiveInt = 1
-    """Groups of images with separate batch statistics, over all processes, between which keys are shuffled: 8 as
-    published, 4 for small batches. 1 is one batch-norm (SyncBN over several processes) without shuffling."""
+    """Number of groups of images with separate batch statistics, over all processes; keys are
+    shuffled between groups. 8 as published, 4 for small batches. 1 is one batch-norm (SyncBN over
+    several processes) without shuffling."""
     mixed_positives: Literal["separate", "pair", "batch"] = "separate"
-    """The dictionary of a mixed query beside the queue: separately each of its two keys; both keys; all keys of the
-    batch (D11)."""
+    """Keys that a mixed query is compared with, in addition to the queue (D11). separate: one of
+    its two keys at a time; pair: both keys; batch: all keys of the batch."""
 
     @property
     def keys_per_image(self) -> int:
@@ -60,7 +62,7 @@ class MoCoConfig(EncoderConfig):
         if self.queue_size % keys:
             below = self.queue_size // keys * keys
             remedy = f"use {below} or {below + keys}" if below else f"use {keys}"
-            message = f"{self.queue_size} is not divisible by the {keys} keys of a step; {remedy}"
+            message = f"{self.queue_size} is not a multiple of the {keys} keys per step; {remedy}"
             raise ConfigError([("method.queue_size", message)])
 
 
@@ -75,10 +77,13 @@ def completed_by(fields: dict[str, Any]) -> pydantic.BeforeValidator:
 
 @dataclass(frozen=True, eq=False)
 class MoCoLabels(PseudoLabels):
-    """The key of every anchor's image, and the further keys that a mixed query is compared with.
+    """The key of every anchor's image, and additional keys for mixed queries.
 
-    keys: [V, B, D], of the images numbered `own` [B] in the global batch. batch_keys: [V, M, D] of all M images of it
-    (`batch`). Once mixed, `pair` has partner: `keys` and `own` of the second image, and `batch` is_mixed.
+    keys: [V, B, D], keys of the images `own` [B], which are positions in the global batch.
+    batch_keys: [V, M, D], keys of all M images of the global batch, for `mixed_positives: batch`.
+    pairs: True for `mixed_positives: pair`.
+    partner: `keys` and `own` of the second image, after mixing with `pairs`.
+    is_mixed: True after mixing.
     """
 
     keys: Tensor
@@ -104,7 +109,8 @@ class MoCoLabels(PseudoLabels):
         return replace(first, partner=of_second), replace(second, partner=of_first)
 
     def further_similarities(self, query: Tensor) -> Tensor | None:
-        """Similarities [V, B, E] of queries [V, B, D] to further keys, −∞ for those of the image itself."""
+        """Return similarities [V, B, E] of queries [V, B, D] to the additional keys, −∞ for keys of
+        the same image."""
         if self.partner is not None:
             keys, own = self.partner
             scores = (query * keys[: len(query)]).sum(-1, keepdim=True)
@@ -119,14 +125,15 @@ class MoCoLabels(PseudoLabels):
 class MoCo(Method[MoCoLabels], config=MoCoConfig):
     """Momentum contrast: L = −log softmax over [k⁺, queue] of q·k/τ, at k⁺ (F3, F4).
 
-    The key encoder follows the query encoder's parameters by momentum and normalises with its own batch statistics.
-    Keys are encoded once, from clean views; they enter the queue after all terms of the step (F16). Views after the
-    second are further queries for the key of the second (multi-crop); the loss is the mean over queries, and twice that
-    if symmetric.
+    The key encoder is a moving average of the query encoder's parameters; it normalises with its
+    own batch statistics. Keys are encoded once per step, from clean views, and enter the queue
+    after all terms of the step (F16). Views after the second are further queries for the key of the
+    second view (multi-crop). The loss is the mean over queries, doubled if symmetric.
 
-    A query and its key normalised with the statistics of the same few images recognise each other by them (F5, F30). So
-    choose `bn_groups` > 1 on any number of processes: keys are then shuffled between groups. With one group (SyncBN on
-    several processes) all are normalised alike and nothing is shuffled.
+    If a query and its key are normalised with the statistics of the same few images, these
+    statistics reveal the match (F5, F30). Set `bn_groups` > 1 on any number of processes, so that
+    keys are shuffled between groups. With one group (SyncBN over processes) all images share
+    statistics and nothing is shuffled.
     """
 
     is_static = True
@@ -134,7 +141,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config
-        # ln(1 + K) of an encoder that maps everything to one point, per published term
+        # ln(1 + K) per published term, if the encoder maps all images to one point
         self.chance_loss = config.keys_per_image * math.log1p(config.queue_size)
         keys = setting.batch_size * config.keys_per_image
         self._epoch_keys = setting.steps_per_epoch * keys
@@ -155,14 +162,13 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         size = self.config.queue_size
         if size <= self._epoch_keys:
             return []
-        problem = (
-            f"the queue of {size:,} keys is longer than an epoch, which makes {self._epoch_keys:,}"
-        )
-        better = f"half an epoch, --method.queue_size {self._half}, did better on 2,000 images"
-        return [f"{problem}: earlier keys of an image are among its negatives; {better}"]
+        problem = f"the queue holds {size:,} keys, but an epoch makes only {self._epoch_keys:,}"
+        better = f"half an epoch (--method.queue_size {self._half}) was better on 2,000 images"
+        return [f"{problem}: older keys of an image are among its negatives; {better}"]
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
-        """The query view alone, since keys are labels (F16), or both if symmetric; and all further views."""
+        """Return the query view (both views if symmetric) and all views after the second; keys are
+        labels (F16)."""
         return batch.crops[: self.config.keys_per_image] + batch.crops[2:]
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
@@ -174,7 +180,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
             self._keys(view, batch.stream.child("key shuffle", number))
             for number, view in enumerate(views)
         ]
-        # further views are queries for the first key
+        # views after the second are queries for the first key
         keys += keys[:1] * (len(batch.crops) - 2)
         own = torch.arange(batch.rows.start, batch.rows.stop, device=keys[0].device)
         positives = self.config.mixed_positives
@@ -184,7 +190,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         return MoCoLabels(torch.stack(keys), own, positives == "pair", every)
 
     def _keys(self, crops: Tensor, stream: Stream) -> Tensor:
-        """Keys [B, D]; with groups, images change places so that no key shares its query's statistics (F5)."""
+        """Return keys [B, D]; with groups, images are shuffled so that no key shares its query's
+        statistics (F5)."""
 
         def encode(images: Tensor) -> Tensor:
             with use_branch(self.key):
@@ -198,7 +205,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         further = labels.further_similarities(embedding)
         keys = labels.keys[: len(embedding)]
         loss = info_nce(embedding, keys, self.queue, self.config.temperature, further)
-        # two published terms are added, not averaged, when the loss is symmetric
+        # if the loss is symmetric, the two published terms are added, not averaged
         return self.config.keys_per_image * loss
 
     def correct(self, embedding: Tensor, labels: MoCoLabels) -> Tensor:

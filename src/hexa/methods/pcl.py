@@ -1,4 +1,4 @@
-"""PCL-v2 (Li et al., ICLR 2021; F29): MoCo-v2, and recognise the clusters of an image as well as its key."""
+"""PCL-v2 (Li et al., ICLR 2021; F29): MoCo-v2 that also predicts the clusters of an image."""
 
 from __future__ import annotations
 
@@ -25,48 +25,55 @@ from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
-#: What PCL's MoCo has of its own; the rest is MoCo-v2's.
+#: Fields in which PCL's MoCo differs from MoCo-v2.
 _CONTRAST = {"queue_size": 16384}
 
 
 class PCLConfig(MethodConfig):
-    """PCL-v2 as published for ImageNet: MoCo-v2 with a queue of 16,384, three clusterings after 20 epochs."""
+    """PCL-v2 as published for ImageNet: MoCo-v2 with a queue of 16,384, and three clusterings after
+    20 epochs."""
 
     name: Literal["pcl-v2"] = "pcl-v2"
     num_views: ClassVar = (2, 2, "PCL compares two views")
     contrast: Annotated[MoCoConfig, completed_by(_CONTRAST)] = MoCoConfig.model_validate(_CONTRAST)
-    """The part that is MoCo: m 0.999, τ 0.2, which is also the mean of the clusters' temperatures."""
+    """Fields of MoCo. Its temperature τ is also the mean of the clusters' temperatures."""
     num_clusters: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
         default=(25000, 50000, 100000), min_length=1
     )
-    """Clusters of each clustering, K: about a 50th, a 25th and a 13th of the images."""
+    """Number of clusters K of each clustering: about 1/50, 1/25 and 1/13 of the number of
+    images."""
     num_negatives: PositiveInt = 16384
-    """Random prototypes that a query is told apart from beside those of the batch, r; all others if there are fewer.
-    More where images of a batch share a prototype: a batch is always compared to r + B."""
+    """Number r of random prototypes that a query is compared with, in addition to those of the
+    batch; all others if there are fewer. If images of a batch share a prototype, more are drawn:
+    the total is always r + B."""
     warmup_epochs: NonNegativeInt = 20
-    """Epochs at the start with InfoNCE alone and no clustering."""
+    """Number of initial epochs with InfoNCE alone, without clustering."""
     kmeans_iterations: PositiveInt = 20
-    """Updates of the centroids at the start of every later epoch."""
+    """Number of centroid updates at the start of every later epoch."""
 
     def check(self, setting: Setting) -> None:
         super().check(setting)
         self.contrast.check_within("contrast", setting)
         most = max(self.num_clusters)
         if most > setting.data_size:
-            # fewer in the same ratios, at most a 13th of the images
+            # suggest fewer clusters in the same ratios, at most 1/13 of the images
             largest = max(1, setting.data_size // 13)
             fewer = ",".join(str(max(2, count * largest // most)) for count in self.num_clusters)
-            message = f"{most} are more than the {setting.data_size} images; use [{fewer}]"
+            message = f"{most} clusters exceed the {setting.data_size} images; use [{fewer}]"
             raise ConfigError([("method.num_clusters", message)])
 
 
 @dataclass(frozen=True, eq=False)
 class PCLLabels(PseudoLabels):
-    """The key of every anchor's image, and in each clustering its prototype among those that the batch is compared to.
+    """The key of every anchor's image, and for each clustering the index of its prototype among the
+    compared ones.
 
-    contrast: what MoCo predicts. compared: H tensors [M_h], numbers of prototypes, shared by all images; none in the
-    warm-up. targets: int64 [H, B], places in `compared`, −100 for an image without cluster. weight: [B], 0 for
-    unassigned images; otherwise scaled so that the batch mean equals the mean over assigned images.
+    contrast: pseudo-labels of MoCo.
+    compared: H tensors [M_h], indices of the prototypes that all images of the batch are compared
+    with; empty in the warm-up.
+    targets: int64 [H, B], positions in `compared`, −100 for an image without a cluster.
+    weight: [B], 0 for unassigned images; otherwise scaled so that the batch mean equals the mean
+    over assigned images.
     """
 
     contrast: MoCoLabels
@@ -85,20 +92,25 @@ class PCLLabels(PseudoLabels):
 
 
 class PCL(Method[PCLLabels], config=PCLConfig):
-    """L = InfoNCE + 1/H Σ_h ProtoNCE_h, ProtoNCE = −log softmax_j(q·c_j / φ_j) at the image's cluster.
+    """L = InfoNCE + 1/H Σ_h ProtoNCE_h, ProtoNCE = −log softmax_j(q·c_j / φ_j) at the image's
+    cluster.
 
-    At the start of every epoch after the warm-up all images, as evaluation sees them, go through the momentum encoder
-    with running statistics; each of H k-means of these features gives prototypes c, their concentrations φ
-    (`ops.proto_nce`) and a cluster to each image. A hard example is a query: keys, prototypes and clusters are those of
-    the clean image, and mixing mixes both kinds of pseudo-label (F16, F29).
+    At the start of every epoch after the warm-up, the momentum encoder embeds all images with the
+    evaluation transform and running statistics. H runs of k-means on these features give prototypes
+    c, their concentrations φ (`ops.proto_nce`) and the cluster of each image. A hard example is a
+    query: keys, prototypes and clusters come from the clean image, and mixing mixes both kinds of
+    pseudo-label (F16, F29).
 
-    A query is told apart by the prototypes of all images of the step and r random others, the same for all terms of the
-    step. The published code lists a prototype as often as images of the process have it, an image's own among its
-    negatives too; here each is there once, and the step is that of all processes, so that their number does not matter.
-    It takes the best of five k-means of at most 1000 images a cluster by Euclidean distance and scales the centroids to
-    unit length afterwards; here one k-means of all images is by cosine.
+    A query is compared with the prototypes of all images of the step and with r random others, the
+    same for all terms of the step. Two details differ from the published code. First, the published
+    code lists a prototype once per image of the process, so an image's own prototype can be among
+    its negatives; here each prototype appears once, and the step includes all processes, so the
+    number of processes does not matter. Second, the published code takes the best of five Euclidean
+    k-means on at most 1000 images per cluster and normalises the centroids afterwards; here one
+    spherical k-means uses all images.
 
-    The loss of a network that outputs a constant changes at the end of the warm-up, so `chance_loss` is None.
+    The loss of a network with constant output changes at the end of the warm-up, so `chance_loss`
+    is None.
     """
 
     is_static = True
@@ -109,7 +121,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         self.contrast = MoCo(config.contrast, backbone, setting)
         self.num_compared = config.num_negatives + setting.batch_size
         self.first_step = config.warmup_epochs * setting.steps_per_epoch
-        every = sum(config.num_clusters)  # those of all clusterings, one after another
+        every = sum(config.num_clusters)  # all clusterings, one after another
         self.centroids = nn.Buffer(torch.zeros(every, config.contrast.dim))  # [Σ K, D]
         self.concentrations = nn.Buffer(torch.full((every,), config.contrast.temperature))  # [Σ K]
         size = (len(config.num_clusters), setting.data_size)
@@ -134,7 +146,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
             parts = torch.split(self.centroids.to(keys.dtype), list(self.config.num_clusters))
             own = torch.stack([(keys @ part.T).argmax(1) for part in parts])
         weight = weights(own[0], batch.crops[0].dtype)
-        # known without asking the device whether there are clusters
+        # comparing steps needs no synchronisation with the device
         if self.phase(batch.step):
             return PCLLabels(contrast, (), own[:0], weight)
         everyone = processes.all_gather(own.T.contiguous()).T
@@ -150,7 +162,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
 
     def phase(self, step: int) -> bool:
-        """True in the warm-up."""
+        """Return whether the step is in the warm-up."""
         return step < self.first_step
 
     def loss(self, embedding: Tensor, labels: PCLLabels) -> Tensor:
@@ -170,7 +182,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         return instance + views * torch.stack(parts).mean(0) * labels.weight
 
     def correct(self, embedding: Tensor, labels: PCLLabels) -> Tensor:
-        """Whether the key is found; prototypes are left out, so that the warm-up and later epochs compare."""
+        """Return whether the key is the nearest, bool [V, B]; without prototypes, so that the
+        warm-up and later epochs compare."""
         return self.contrast.correct(embedding, labels.contrast)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: PCLLabels) -> None:
@@ -184,10 +197,11 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     # -- between epochs -----------------------------------------------------------------------------------------------
 
     def start_epoch(self, epoch: int, data: Passes) -> dict[str, float]:
-        """Cluster, from the end of the warm-up on; returns the same facts as DeepCluster-v2, means over clusterings."""
+        """Cluster all images, after the warm-up. Return the metrics of DeepCluster-v2, as means
+        over the clusterings."""
         if epoch < self.config.warmup_epochs:
             return {}
-        # embed this process's share of all images by the momentum encoder
+        # embed this process's share of all images with the momentum encoder
         key = self.contrast.key
         device = self.clusters.device
         rows = [self.centroids[:0]]
@@ -204,7 +218,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
             cluster(features, count, iterations, data, number, "num_clusters")
             for number, count in enumerate(counts)
         ]
-        # give each image its clusters; shares do not overlap, so whoever has one is right
+        # gather the clusters of all images; each image is assigned by exactly one process
         before = self.clusters.clone()
         table = torch.full_like(before, UNASSIGNED)
         table[:, torch.cat(index)] = torch.stack([one.assignments for one in found]).int()
@@ -220,5 +234,5 @@ class PCL(Method[PCLLabels], config=PCLConfig):
 
 
 def _permutation(count: int, device: torch.device, stream: Stream) -> Tensor:
-    """Drawn on the device."""
+    """Draw a permutation on the device."""
     return torch.randperm(count, generator=stream.generator(device), device=device)

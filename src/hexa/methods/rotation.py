@@ -1,4 +1,5 @@
-"""Rotation prediction (Gidaris et al., ICLR 2018; F29): by how many quarter turns was an image rotated?"""
+"""Rotation prediction (Gidaris et al., ICLR 2018; F29): classify the number of quarter turns of an
+image."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class RotationConfig(EncoderConfig):
 
 @dataclass(frozen=True, eq=False)
 class DrawnClasses(PseudoLabels):
-    """The class of every crop, int64 [V, B], known because it was drawn: what was done to the image."""
+    """The class of every crop, int64 [V, B]: the number of the transformation that was drawn for
+    it."""
 
     classes: Tensor
 
@@ -36,14 +38,15 @@ class DrawnClasses(PseudoLabels):
         return DrawnClasses(self.classes[:, index])
 
     def cross_entropy(self, scores: Tensor) -> Tensor:
-        """−log softmax(scores) at the class, [V, B], of scores [V, B, K], in fp32 or better."""
+        """Return −log softmax(scores) at the class, [V, B], for scores [V, B, K], in fp32 or
+        better."""
         rows = at_least_fp32(scores).flatten(0, 1)
         losses = F.cross_entropy(rows, self.classes.flatten(), reduction="none")
         return losses.view_as(self.classes)
 
 
 class ClassifiesDraws(Method[DrawnClasses]):
-    """A method whose head classifies what was drawn for each view: cross-entropy, and whether the largest is right."""
+    """A method whose head classifies the transformation drawn for each view, with cross-entropy."""
 
     def directions(self, embedding: Tensor) -> None:
         return None
@@ -64,10 +67,11 @@ class ClassifiesDraws(Method[DrawnClasses]):
 
 
 class Rotation(ClassifiesDraws, config=RotationConfig):
-    """L = −log softmax(W·h)_r, h the features of an image turned by r quarters; mean over all four turns.
+    """L = −log softmax(W·h)_r, with h the features of an image turned by r quarters; mean over all
+    four turns.
 
-    The four turned copies of an image stand in an order drawn for each image, so that two images that are mixed show
-    different turns, each with its own share of the pseudo-label.
+    The order of the four turned copies is drawn for each image. Two images that are mixed therefore
+    usually show different turns, each with its share of the pseudo-label.
     """
 
     is_static = True
@@ -85,7 +89,8 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def _turns(self, batch: Batch) -> Tensor:
-        """Quarter turns [4, B] of the crops: a first one drawn for each image, then the others in turn."""
+        """Return the quarter turns [4, B] of the crops: a first one drawn per image, then the next
+        three."""
         device = batch.crops[0].device
         draw = partial(draws.integers, len(batch), 4)
         first = draws.drawn(draw, batch.stream.child("first turn"), device)

@@ -1,4 +1,5 @@
-"""SimCLR (Chen et al., 2020; F6, F16): recognise the other views of an image among all views of the batch."""
+"""SimCLR (Chen et al., 2020; F6, F16): find the other views of an image among all views of the
+batch."""
 
 from __future__ import annotations
 
@@ -18,33 +19,37 @@ from hexa.nn.encoder import Encoder, normalized_layers
 from hexa.ops.contrastive import finds_other_view, nt_xent
 from hexa.runtime import processes
 
-#: The clean pass of `clae` leaves running statistics alone.
+#: Branch of the clean pass of `clae`, which does not update running statistics.
 _STILL = Branch("main", update=False)
 
 
 class SimCLRConfig(EncoderConfig):
-    """SimCLR v1 as published for ImageNet: a head of two layers, τ 0.1 (F6)."""
+    """SimCLR v1 as published for ImageNet: a head with two layers, τ = 0.1 (F6)."""
 
     name: Literal["simclr"] = "simclr"
     num_views: ClassVar = (2, None, "SimCLR compares views of an image")
     dim: PositiveInt = 128
     """Width of the embedding, D."""
     head_layers: int = pydantic.Field(default=2, ge=1, le=16)
-    """Layers of the head, as wide as the features but for the last; each has a batch-norm. 2 in v1, 3 in v2."""
+    """Number of layers of the head: 2 in v1, 3 in v2. All but the last are as wide as the features;
+    each has a batch-norm."""
     temperature: PositiveFloat = 0.1
-    """τ: 0.1 for large batches, 0.5 at CIFAR size."""
+    """Temperature τ: 0.1 for large batches, 0.5 at CIFAR size."""
     adversarial_terms: Literal["query", "joint", "clae"] = "query"
-    """What adversarial views are compared with (D20): the clean views of the batch, as labels (query); each other
-    (joint); the clean view they were made of, gradient through both (clae: one more pass)."""
+    """Views that adversarial views are compared with (D20). query: the detached clean views of the
+    batch; joint: each other; clae: their clean views, with gradient through both (one extra
+    pass)."""
 
 
 @dataclass(frozen=True, eq=False)
 class SimCLRLabels(PseudoLabels):
-    """Which image of the batch each is, and the batch as a dictionary.
+    """The index of each image in the batch, and the clean embeddings of the batch.
 
-    dictionary: [V, M, D], detached clean embeddings of the batch of all processes; for CPC [M, D, G, G], the patches.
-    own: int64 [B], the image whose other view, or patch, is to be found. shown: [B, S], what other images a mixed view
-    shows, which are not its negatives. crops: clean views, for `clae`.
+    dictionary: [V, M, D], detached clean embeddings of the batch of all processes; for CPC [M, D,
+    G, G], the patches.
+    own: int64 [B], index of the image whose other view, or patch, is the target.
+    shown: [B, S], indices of all images that a mixed view shows, which are not its negatives.
+    crops: clean views, for `clae`.
     """
 
     dictionary: Tensor
@@ -57,7 +62,7 @@ class SimCLRLabels(PseudoLabels):
         return replace(self, own=self.own[index], shown=self.shown[index], crops=crops)
 
     def mixed(self, permutation: Tensor) -> tuple[SimCLRLabels, SimCLRLabels]:
-        # of views mixed before, all that either of the two shows is shown now
+        # a view that is mixed again shows all images of both
         other = self.own[permutation]
         seen = torch.cat([self.shown, self.shown[permutation]], 1)
         first = replace(self, shown=torch.cat([seen, other[:, None]], 1))
@@ -66,13 +71,15 @@ class SimCLRLabels(PseudoLabels):
 
 
 class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
-    """NT-Xent: L = mean over views v ≠ w and images i of −log softmax of z_vi·z_wi/τ over all other views of the batch.
+    """NT-Xent: L = mean over views v ≠ w and images i of −log softmax of z_vi·z_wi/τ over all other
+    views of the batch.
 
-    The clean term goes back through all views, gathered over processes with their gradient. A hard example is a query
-    against the detached clean batch: its image's other views are the positives, and the clean views of whatever it
-    shows itself are not negatives. Mixed views, and a single view of each image, are always such queries; for other
-    adversarial ones `adversarial_terms` has two more forms. The published code adds the means of two views, which is
-    twice this loss; under LARS that matters to weight decay, batch-norms and biases alone.
+    The clean term back-propagates through all views, which are gathered over processes with their
+    gradient. A hard example is a query against the detached clean batch: the other views of its
+    image are positives, and the clean views of all images that it shows are not negatives. Mixed
+    views, and batches with a single view per image, always use this form; for other adversarial
+    views, `adversarial_terms` offers two more. The published code adds the means of two views,
+    which is twice this loss; under LARS this matters only for weight decay, batch-norms and biases.
     """
 
     encoder: Encoder
@@ -138,5 +145,5 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
 
 
 def _gathered(embedding: Tensor) -> Tensor:
-    """Embeddings [V, B, D] of all processes, [V, W·B, D], with their gradient."""
+    """Gather embeddings [V, B, D] of all processes to [V, W·B, D], with their gradient."""
     return processes.all_gather_with_gradient(embedding.transpose(0, 1)).transpose(0, 1)

@@ -1,4 +1,5 @@
-"""SimSiam (Chen & He, CVPR 2021): predict the projection of the other view by the same network, held still."""
+"""SimSiam (Chen & He, CVPR 2021): predict the detached projection of the other view by the same
+network."""
 
 from __future__ import annotations
 
@@ -17,22 +18,24 @@ from hexa.nn.encoder import Encoder, normalized_head, normalized_layers, unit
 
 
 class SimSiamConfig(EncoderConfig):
-    """SimSiam as published for ImageNet: projector of three layers of 2048, predictor 2048 -> 512 -> 2048."""
+    """SimSiam as published for ImageNet: projector with three layers of 2048, predictor 2048 -> 512
+    -> 2048."""
 
     name: Literal["simsiam"] = "simsiam"
     num_views: ClassVar = (2, 2, "SimSiam compares two views")
     dim: PositiveInt = 2048
     """Width of projection and prediction, D."""
     projector_layers: int = pydantic.Field(default=3, ge=1, le=16)
-    """Layers of the projector, all D wide, each with a batch-norm; 2 at CIFAR size."""
+    """Number of layers of the projector, each D wide with a batch-norm; 2 at CIFAR size."""
     predictor_hidden: PositiveInt = 512
-    """Width of the predictor's hidden layer, a quarter of D."""
+    """Width of the predictor's hidden layer; a quarter of D as published."""
     constant_predictor_rate: bool = True
-    """Train the predictor at the largest learning rate throughout."""
+    """Keep the predictor's learning rate at its maximum."""
 
 
 class PredictorHead(nn.Module):
-    """Features -> prediction p and projection z it is made of, unit vectors side by side: [B, 2·D]."""
+    """Features -> prediction p and projection z, unit vectors concatenated to [B, 2·D]; p is
+    computed from z."""
 
     def __init__(
         self,
@@ -49,10 +52,11 @@ class PredictorHead(nn.Module):
 
 
 class SimSiam(Method[ViewTargets], config=SimSiamConfig):
-    """L = mean over views v of −cos(p_v, z_w), z_w the detached projection of the other view.
+    """L = mean over views v of −cos(p_v, z_w), with z_w the detached projection of the other view.
 
-    The embedding is p and z side by side, so that pseudo-labels cost no pass: they are the clean z. A hard example is
-    to predict the clean z of the other view. Views go through the network one after another, as published.
+    The embedding concatenates p and z, so pseudo-labels (the clean z) need no extra pass. A hard
+    example predicts the clean z of the other view. Views go through the network one after another,
+    as published.
     """
 
     labels_from_embedding = True

@@ -1,4 +1,5 @@
-"""SwAV (Caron et al., 2020; F9): predict the code of one crop from the others, codes that use all prototypes alike."""
+"""SwAV (Caron et al., 2020; F9): predict the code of one crop from other crops; codes use all
+prototypes equally."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from hexa.runtime import processes
 
 
 class SwAVConfig(EncoderConfig):
-    """SwAV as published, without queue as in its large batches (F9)."""
+    """SwAV as published for large batches: without a queue (F9)."""
 
     name: Literal["swav"] = "swav"
     num_views: ClassVar = (2, None, "a crop predicts the code of another")
@@ -34,24 +35,24 @@ class SwAVConfig(EncoderConfig):
     hidden: PositiveInt = 2048
     """Width of the head's hidden layer."""
     num_prototypes: PositiveInt = 3000
-    """Prototypes, K."""
+    """Number of prototypes, K."""
     temperature: PositiveFloat = 0.1
-    """τ of the predictions."""
+    """Temperature τ of the predictions."""
     epsilon: PositiveFloat = 0.05
-    """ε of the codes; 0.03 where the loss stays at ln K."""
+    """Entropy weight ε of Sinkhorn–Knopp for the codes; use 0.03 if the loss stays at ln K."""
     sinkhorn_iterations: PositiveInt = 3
-    """Normalisations of rows and columns."""
+    """Number of normalisations of rows and columns."""
     crops_for_assign: tuple[pydantic.NonNegativeInt, ...] = pydantic.Field(
         default=(0, 1), min_length=1
     )
-    """The crops that have codes."""
+    """Crops for which codes are computed."""
     freeze_prototypes_steps: NonNegativeInt = 313
-    """Steps at the start in which prototypes do not learn; about an epoch (5005 at batch 256)."""
+    """Number of initial steps with frozen prototypes; about an epoch (5005 at batch 256)."""
     queue_size: NonNegativeInt = 0
-    """Embeddings of earlier batches for each crop that help to balance codes, 3840 for batches of 256; rounded down to
-    whole batches. 0 means no queue."""
+    """Number of embeddings of previous batches, per crop, that help to balance the codes; rounded
+    down to whole batches. 3840 for batches of 256; 0 means no queue."""
     queue_start_epoch: NonNegativeInt = 15
-    """The epoch from which the queue is filled; it is used once it is full."""
+    """First epoch in which the queue is filled; it is used once it is full."""
 
     def views_needed(self) -> tuple[int, int | None, str]:
         least, most, why = self.num_views
@@ -60,13 +61,16 @@ class SwAVConfig(EncoderConfig):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         if 0 < self.queue_size < setting.batch_size:
-            message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size}, or 0 for none"
+            message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size} or 0"
             raise ConfigError([("method.queue_size", message)])
 
 
 @dataclass(frozen=True, eq=False)
 class Codes(PseudoLabels):
-    """The codes [A, B, K] of the crops that have one, rows summing to one. frozen: as in DeepCluster-v2."""
+    """The codes [A, B, K] of the A crops that have one; rows sum to one.
+
+    frozen: no gradient reaches the prototypes.
+    """
 
     codes: Tensor
     frozen: bool
@@ -76,7 +80,7 @@ class Codes(PseudoLabels):
 
 
 class Phase(NamedTuple):
-    """What a step does that others do not."""
+    """What distinguishes the steps of a training."""
 
     frozen: bool
     """Prototypes do not learn."""
@@ -89,9 +93,10 @@ class Phase(NamedTuple):
 class SwAV(Method[Codes], config=SwAVConfig):
     """L = mean over codes c, crops v ≠ c and images of −Σ_k q_ck · log softmax_k(z_v·c_k / τ) (F9).
 
-    Codes are Sinkhorn–Knopp's of the clean cosines over all processes, and of a queue's if there is one. A hard example
-    is to be recognised by the codes of its clean image; those of mixed ones are mixed, which is the same as mixing
-    losses (F16). Prototypes are unit vectors before every step.
+    Sinkhorn–Knopp computes the codes from the clean cosines of all processes, and of the queue if
+    there is one. The target of a hard example is the codes of its clean image; mixed views have
+    mixed codes, which equals mixing the losses (F16). Prototypes are unit vectors before every
+    step.
     """
 
     labels_from_embedding = True
@@ -117,7 +122,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
         config = self.config
         codes = []
         for place, crop in enumerate(config.crops_for_assign):
-            # every process balances the codes of all: one exchange instead of one for every sum
+            # every process balances the codes of all: one collective instead of one per sum
             rows = processes.all_gather(embedding[crop])
             if self.queue.shape[1] and self.phase(batch.step).uses_queue:
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
@@ -143,7 +148,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
         return self._cosines(embedding, labels).argmax(-1) == targets.argmax(-1)
 
     def _cosines(self, embedding: Tensor, labels: Codes) -> Tensor:
-        """Cosines [V, B, K] to the prototypes."""
+        """Return the cosines [V, B, K] to the prototypes."""
         weight = self.prototypes.weight.detach() if labels.frozen else self.prototypes.weight
         with torch.autocast(embedding.device.type, enabled=False):
             return embedding @ weight.T
@@ -160,7 +165,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
             def begin(step: int) -> int:
                 return (step - self.queue_start) * count % length
 
-            # the oldest go; order does not matter
+            # overwrite the oldest rows; their order does not matter
             device = rows.device
             first = of_step(begin, batch.step, device, torch.long)
             places = first + torch.arange(count, device=device)

@@ -1,6 +1,7 @@
-"""A frozen teacher (FARE, DeACL, ProFeAT; F31): a student is to have its features of the clean view.
+"""A frozen teacher (FARE, DeACL, ProFeAT; F31): a student learns the teacher's features of the
+clean view.
 
-Adversarial views then make the student robust without labels, and without other views; without hard examples it is
+With adversarial views the student becomes robust without labels; without hard examples this is
 distillation.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,11 @@ from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.byol import ViewTargets
 from hexa.nn.backbones import num_features, num_features_at
 from hexa.nn.encoder import Encoder, mlp_head, unit
+from hexa.nn.folding import folded
 from hexa.nn.normalize import Normalize
 from hexa.runtime.precision import at_least_fp32
 
-#: Makers of projectors from the student's width to the teacher's.
+#: Constructors of projectors from the student's width to the teacher's, by name.
 _PROJECTORS: dict[str, Callable[[int, int], nn.Module]] = {
     "none": nn.Identity,
     "linear": nn.Linear,
@@ -31,18 +33,20 @@ _PROJECTORS: dict[str, Callable[[int, int], nn.Module]] = {
 
 
 class TeacherConfig(EncoderConfig):
-    """A frozen teacher; by default the network as it begins, whose features its robust copy keeps (FARE)."""
+    """A frozen teacher. The default teacher is a copy of the initial network, whose features the
+    robust student keeps (FARE)."""
 
     name: Literal["teacher"] = "teacher"
     teacher: str | None = None
-    """The network whose features are to be predicted: a run folder, a file of weights, timm:NAME or random:NAME, which
-    sees the views at its own image size. none: a frozen copy of the backbone as it begins, with `start.weights`."""
+    """Network whose features are the targets: a run folder, a file of weights, timm:NAME or
+    random:NAME; it sees the views at its own image size. none: a frozen copy of the initial
+    backbone (see `start.weights`)."""
     distance: Literal["l2", "cosine"] = "l2"
-    """l2: ‖z − t‖² / ‖t‖², for features z and those of the teacher t (FARE, without the divisor); cosine: 1 − cos(z, t)
-    (DeACL)."""
+    """Loss between student features z and teacher features t. l2: ‖z − t‖² / ‖t‖² (FARE, without
+    the divisor); cosine: 1 − cos(z, t) (DeACL)."""
     projector: Literal["none", "linear", "mlp"] = "none"
-    """What maps the student's features to the teacher's width in training: nothing, a linear layer, or two with a ReLU
-    between (after ProFeAT). Needed for a teacher of another width."""
+    """Training-only map from the student's features to the teacher's width: none, one linear layer,
+    or an mlp of two layers with a ReLU (after ProFeAT). Required if the widths differ."""
 
     @property
     def begins_at_minimum(self) -> bool:
@@ -50,9 +54,12 @@ class TeacherConfig(EncoderConfig):
 
 
 class FrozenNetwork(nn.Module):
-    """A network of pixels in [0, 1] -> features [B, D], without gradients and always in evaluation mode.
+    """A network of pixels in [0, 1] -> features [B, D], without gradients and always in evaluation
+    mode.
 
-    size: the side in pixels that images are resized to before; None leaves them.
+    size: resize images to this side in pixels first; None keeps their size.
+    Passes run on a copy with batch-norms folded into convolutions, which is made at the first pass;
+    the state is that of `network`.
     """
 
     def __init__(
@@ -63,6 +70,12 @@ class FrozenNetwork(nn.Module):
         super().__init__()
         self.network = network.requires_grad_(False).eval()
         self.size = size
+        self._folded: list[nn.Module] = []  # a list keeps the copy out of the state
+        self.register_load_state_dict_post_hook(lambda *_: self._folded.clear())  # type: ignore[no-untyped-call]
+
+    def _apply(self, *given: Any, **options: Any) -> FrozenNetwork:
+        self._folded.clear()  # moved to another device or dtype
+        return super()._apply(*given, **options)  # type: ignore[no-any-return, no-untyped-call]
 
     def train(self, mode: bool = True) -> FrozenNetwork:
         return super().train(False)
@@ -70,7 +83,9 @@ class FrozenNetwork(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         if self.size is not None and self.size != pixels.shape[-1]:
             pixels = F.interpolate(pixels, self.size, mode="bicubic", antialias=True).clamp(0, 1)
-        return at_least_fp32(self.network(pixels))
+        if not self._folded:
+            self._folded = [folded(self.network, pixels[:1])]
+        return at_least_fp32(self._folded[0](pixels))
 
 
 def frozen(
@@ -78,30 +93,33 @@ def frozen(
     backbone: nn.Module,
     setting: Setting,
 ) -> tuple[FrozenNetwork, int]:
-    """The teacher of this name, or the backbone as it begins, and the width of its features. Raises ConfigError."""
+    """Return the teacher with this name (None: a copy of the initial backbone) and its feature
+    width. Raises ConfigError."""
     if teacher is None:
         copied = nn.Sequential(Normalize(setting.mean, setting.std), copy.deepcopy(backbone))
         return FrozenNetwork(copied), num_features(backbone)
     if setting.load is None:
-        raise ConfigError([("method.teacher", f"'{teacher}' needs Setting(load=…) to be loaded")])
+        raise ConfigError([("method.teacher", f"cannot load '{teacher}'; set Setting(load=…)")])
     network, size = setting.load(teacher)
     return FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
 
 
 def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
-    """A note for a teacher with random weights."""
+    """Return a note if the teacher has random weights."""
     if teacher is not None or begins_with is not None:
         return []
-    problem = "the teacher is the network as it begins, with random weights, which teach nothing"
-    return [f"{problem}; give --start BACKBONE, or --method.teacher BACKBONE"]
+    problem = "the teacher is the initial network with random weights, so nothing useful is learned"
+    return [f"{problem}; give --start BACKBONE or --method.teacher BACKBONE"]
 
 
 class Teacher(Method[ViewTargets], config=TeacherConfig):
-    """L = d(g(f(x)), t(x_clean)): f the student, g its projector, t the frozen teacher, d a distance.
+    """L = d(g(f(x)), t(x_clean)), with f the student, g its projector, t the frozen teacher and d a
+    distance.
 
-    Of an adversarial view the teacher sees the clean one (FARE: Schlarmann et al., ICML 2024, equation 3; DeACL: Zhang
-    et al., ECCV 2022, equation 3; ProFeAT: Addepalli et al., 2024); a mixed view is to have both images' features by
-    area. The teacher is a part of each checkpoint, so that a resumed run has the one it began with.
+    For an adversarial view, the teacher sees the clean view (FARE: Schlarmann et al., ICML 2024,
+    equation 3; DeACL: Zhang et al., ECCV 2022, equation 3; ProFeAT: Addepalli et al., 2024). A
+    mixed view has the features of both images as targets, weighted by area. Checkpoints contain the
+    teacher, so a resumed run keeps it.
     """
 
     is_static = True
@@ -119,7 +137,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.teacher, width = frozen(config.teacher, backbone, setting)
         own = num_features(backbone, len(setting.mean))
         if config.projector == "none" and width != own:
-            message = f"the teacher has {width} features and the student {own}; give method.projector linear or mlp"
+            message = f"the teacher has {width} features, the student {own}; use linear or mlp"
             raise ConfigError([("method.projector", message)])
         head = _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
@@ -132,7 +150,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         crops: tuple[Tensor, ...],
         branch: Branch,
     ) -> Tensor:
-        """The student's features [V, B, D], projected; not normalised."""
+        """Return the student's projected features [V, B, D], not normalised."""
         return at_least_fp32(self.encoder.project(crops, branch))
 
     def pseudo_labels(
@@ -161,5 +179,6 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         return ViewTargets(unit(labels.targets)).nearest_is_own(unit(embedding))
 
     def directions(self, embedding: Tensor) -> Tensor:
-        """Relative to the mean of the batch: features after a ReLU all lie in one corner of the sphere."""
+        """Return features relative to the batch mean: after a ReLU all features lie in one corner
+        of the sphere."""
         return unit(embedding - embedding.mean(1, keepdim=True))

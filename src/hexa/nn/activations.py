@@ -1,4 +1,4 @@
-"""ReLU6 that keeps its result for the backward pass."""
+"""ReLU6 that saves its result for the backward pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch.nn import functional
 
 
 class ReLU6(nn.ReLU6):
-    """min(max(x, 0), 6), as torch's. That keeps a copy of its input if it works in place; the gradient needs the result alone."""
+    """min(max(x, 0), 6). The gradient needs the result alone, but torch's in-place form saves a copy
+    of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
         return _Clipped.apply(x) if torch.is_grad_enabled() else super().forward(x)  # type: ignore[no-any-return]
@@ -30,7 +31,7 @@ class _Clipped(torch.autograd.Function):
 
 
 def with_lean_activations(network: nn.Module) -> nn.Module:
-    """Replace every ReLU6 that works in place, in place; returns the network."""
+    """Replace every in-place ReLU6 of a network, in place; return the network."""
     if type(network) is nn.ReLU6 and network.inplace:
         return ReLU6(inplace=True)
     for name, child in network.named_children():

@@ -1,4 +1,5 @@
-"""Backbones: any timm network as a feature extractor, a stem for small images, and narrow ResNets for CPUs."""
+"""Backbones: any timm network as a feature extractor, a stem for small images, and narrow ResNets
+for CPUs."""
 
 from __future__ import annotations
 
@@ -32,28 +33,31 @@ class NetworkConfig(Config):
     """The network to train, and the statistics that normalise its input."""
 
     name: str = pydantic.Field(default="resnet50", max_length=100)
-    """A timm model, or small-resnet for a network of `widths`."""
+    """Name of a timm model, or small-resnet for a network with `widths`."""
     small_stem: bool = False
-    """For images of about 32 pixels: a 3×3 stem of stride 1 and no max-pool (F4). ResNets only."""
+    """Use a 3×3 stem with stride 1 and no max-pool, for images of about 32 pixels (F4). ResNets
+    only."""
     widths: tuple[Annotated[int, pydantic.Field(ge=1, le=_WIDEST)], ...] = pydantic.Field(
         default=(), max_length=8
     )
-    """small-resnet only: channels of each stage, which has one basic block."""
+    """small-resnet only: number of channels of each stage; a stage has one basic block."""
     stem_stride: int = pydantic.Field(default=1, ge=1, le=4)
     """small-resnet only: 2 halves the resolution in the stem, for speed."""
     stem: Literal["learned", "cosine"] = "learned"
-    """small-resnet only. cosine: a transform of 3×3 patches, for colour photographs, that only fine-tuning changes."""
+    """small-resnet only: learned, or cosine, a fixed cosine transform of 3×3 patches for colour
+    photographs, which only fine-tuning changes."""
     options: dict[str, bool | int | float | str] = {}
-    """Parameters of the timm network's class, such as img_size: 32 and patch_size: 4 of a ViT for small images; norm_eps
-    of its layer norms; stem_padding: 2 of a 3×3 stem (solo-learn)."""
+    """Arguments for the class of the timm network, such as img_size: 32 and patch_size: 4 of a ViT
+    for small images, norm_eps of its layer norms, or stem_padding: 2 of a 3×3 stem (solo-learn)."""
     channels: int = pydantic.Field(default=3, ge=1, le=_WIDEST)
-    """Channels of the images: 1 for grey, 4 or more for bands of TIFF and .npy files; mean and std must match."""
+    """Number of image channels: 1 for grey, 4 or more for bands of TIFF and .npy files; mean and
+    std must match."""
     streams: str = pydantic.Field(default="one", max_length=100)
-    """lab: two such networks for RGB images, one of lightness and one of colour (L, and a and b of CIE Lab), whose
-    features are joined (CMC)."""
+    """one: a single network. lab: two such networks for RGB images, one for lightness (L) and one
+    for colour (a and b of CIE Lab); their features are concatenated (CMC)."""
     mean: Channels = IMAGENET_MEAN
-    """Mean of each channel over the data, or one number for all, for pixels in [0, 1]; auto measures it when the run
-    begins, and is shown as [] until then."""
+    """Mean of each channel over the data, or one number for all channels, for pixels in [0, 1].
+    auto measures it when the run begins, and is shown as [] until then."""
     std: tuple[PositiveFloat, ...] = IMAGENET_STD
     """Standard deviation of each channel; auto measures it."""
 
@@ -71,16 +75,18 @@ class NetworkConfig(Config):
         for name in ("mean", "std"):
             values = getattr(self, name)
             if values and len(values) != self.channels:
-                message = f"{len(values)} numbers for {self.channels} channels; give one per channel, or auto"
+                message = f"{len(values)} numbers for {self.channels} channels; use auto"
                 raise ConfigError([(name, message)])
         return self
 
 
 class SmallResNet(nn.Module):
-    """A ResNet with one basic block per stage and torchvision's key names: normalised images -> [B, widths[-1]].
+    """A ResNet with one basic block per stage and torchvision's key names: normalised images -> [B,
+    widths[-1]].
 
-    The stem is 3×3; every stage after the first halves the resolution. With four stages it has nine 3×3 layers.
-    A cosine stem has `cosine_filters` that are not learned; channels beyond them keep the weights that they begin with.
+    The stem is 3×3; every stage after the first halves the resolution. With four stages it has nine
+    3×3 layers. A cosine stem consists of fixed `cosine_filters`; channels beyond them keep their
+    random initial weights.
     """
 
     def __init__(
@@ -116,18 +122,18 @@ class SmallResNet(nn.Module):
             self.conv1.weight.requires_grad_(False)[: len(fixed)] = fixed
 
     def group_matcher(self, coarse: bool = False) -> dict[str, str]:
-        """How timm's tools identify the stages."""
+        """Return the patterns by which timm's tools identify the stages."""
         return {"stem": r"^conv1|bn1", "blocks": r"^layer(\d+)"}
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """The maps that are averaged, [B, widths[-1], h, w]."""
+        """Return the last feature maps, [B, widths[-1], h, w]."""
         x = self.relu(self.bn1(self.conv1(images)))
         for stage in range(self.num_stages):
             x = getattr(self, f"layer{stage + 1}")(x)
         return cast(Tensor, x)
 
     def forward_head(self, maps: Tensor) -> Tensor:
-        """The features [B, widths[-1]] of the last maps."""
+        """Return the features [B, widths[-1]]: the mean of the last maps."""
         return maps.mean((2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -135,13 +141,15 @@ class SmallResNet(nn.Module):
 
 
 def cosine_filters(most: int, channels: int) -> Tensor:
-    """The first filters of a discrete cosine transform of 3×3 patches and their channels, each with both signs.
+    """Return the first filters of a discrete cosine transform of 3×3 patches and their channels,
+    each with both signs.
 
         b_{u,v,w}[c, i, j] = d_u[c] · d_v[i] · d_w[j],   d_u[c] ∝ cos(π u (c + ½) / C),   ‖d_u‖ = 1
 
-    They decorrelate natural images about as well as the principal components of patches, by which airbench whitens the
-    input of a supervised network (Jordan, 2024). The lowest degrees u + v + w come first, and grey filters (u = 0)
-    within a degree. Returns [n, channels, 3, 3] with n ≤ `most`, fewer where the transform has no more.
+    These filters decorrelate natural images about as well as the principal components of patches,
+    which airbench uses to whiten the input of a supervised network (Jordan, 2024). The lowest
+    degrees u + v + w come first, and grey filters (u = 0) first within a degree. Returns [n,
+    channels, 3, 3] with n ≤ `most`; fewer if the transform has no more.
     """
     line = _cosines(channels)
     square = _cosines(3)
@@ -157,17 +165,19 @@ def cosine_filters(most: int, channels: int) -> Tensor:
 
 
 def _cosines(n: int) -> Tensor:
-    """An orthonormal basis of ℝⁿ, [n, n]: a row for each frequency."""
+    """Return an orthonormal basis of ℝⁿ, [n, n]: one row per frequency."""
     at = torch.arange(n)
     return nn.functional.normalize(torch.cos(torch.pi * at[:, None] * (at + 0.5) / n), dim=1)
 
 
 def build(config: NetworkConfig) -> nn.Module:
-    """The network without classifier: normalised images [B, C, S, S] -> features [B, num_features].
+    """Build the network without classifier: normalised images [B, C, S, S] -> features [B,
+    num_features].
 
-    Weights are drawn from torch's global generator. Options may come from untrusted files, and timm accepts names of
-    files and addresses to load from; so only parameters of the network's own class are passed on. Raises UserError for
-    an unknown name, unknown options, or an unsuitable stem.
+    Weights are drawn from torch's global generator. Options may come from untrusted files, and timm
+    accepts file names and addresses to load from; therefore only parameters of the network's own
+    class are passed on. Raises UserError for an unknown name, unknown options, or an unsuitable
+    stem.
     """
     if config.streams != "one":
         added_builders = {entry.name: entry for entry in added("hexa.streams")}
@@ -178,9 +188,7 @@ def build(config: NetworkConfig) -> nn.Module:
         return joined
     if config.name == "small-resnet":
         if not config.widths:
-            raise UserError(
-                "network.widths: small-resnet needs the channels of its stages, such as [16, 32, 64, 128]"
-            )
+            raise UserError("network.widths: small-resnet needs widths, such as [16, 32, 64, 128]")
         return SmallResNet(config.widths, config.stem_stride, config.channels, config.stem)
     if config.name not in timm.list_models():
         remedy = nearest(config.name, ["small-resnet", *timm.list_models()])
@@ -207,9 +215,10 @@ def build(config: NetworkConfig) -> nn.Module:
 
 
 def outline(config: NetworkConfig) -> nn.Module:
-    """The network on the meta device, to see what it is made of without allocating memory or drawing weights.
+    """Return the network on the meta device, to inspect its structure without allocating memory or
+    drawing weights.
 
-    Kept for the next call with the same configuration, so it must not be changed.
+    The result is cached, so it must not be changed.
     """
     return _outlined(config.model_dump_json())
 
@@ -237,7 +246,7 @@ _FURTHER = {"bn_momentum", "bn_eps"}
 
 
 def takes_option(config: NetworkConfig, name: str) -> bool:
-    """Whether the class of a timm network has a parameter of this name."""
+    """Return whether the class of a timm network has a parameter with this name."""
     return name in _parameters(type(outline(NetworkConfig(name=config.name))))
 
 
@@ -251,7 +260,7 @@ def _check_options(config: NetworkConfig) -> None:
     for name, value in config.options.items():
         if name not in known:
             raise UserError(
-                f"network.options: {name[:40]!r} is not an option of {config.name}; {nearest(name, known)}"
+                f"network.options: {config.name} has no {name[:40]!r}; {nearest(name, known)}"
             )
         if isinstance(value, str) and not re.fullmatch(r"\w{1,40}", value):
             raise UserError(
@@ -263,7 +272,8 @@ def _check_options(config: NetworkConfig) -> None:
 
 
 def _parameters(network: type) -> set[str]:
-    """Names of the parameters of a class, and of its bases as far as it passes others on to them."""
+    """Return the parameter names of a class, and of base classes that receive its remaining
+    arguments."""
     names: set[str] = set()
     for of in network.__mro__:
         parameters = inspect.signature(of).parameters.values()
@@ -277,9 +287,10 @@ def _parameters(network: type) -> set[str]:
 
 
 def use_small_stem(network: nn.Module, name: str = "this network", padding: int = 1) -> nn.Module:
-    """Give a ResNet a 3×3 stem of stride 1 and no max-pool, in place (F4); timm's or torchvision's.
+    """Replace the stem of a timm or torchvision ResNet, in place, by a 3×3 convolution with stride
+    1 and no max-pool (F4).
 
-    padding: 2 as solo-learn has it.
+    padding: of the convolution; solo-learn uses 2.
     """
     stem = getattr(network, "conv1", None)
     if not isinstance(stem, nn.Conv2d) or not hasattr(network, "maxpool"):
@@ -293,12 +304,12 @@ def use_small_stem(network: nn.Module, name: str = "this network", padding: int 
     return network
 
 
-#: Where torchvision's networks keep their classifiers.
+#: Attribute names of the classifiers of torchvision's networks.
 _LAST = ("fc", "classifier", "heads")
 
 
 def check_headless(network: nn.Module) -> None:
-    """Raise UserError for a backbone that still ends in its classifier, whose scores would be taken for features."""
+    """Raise UserError if a backbone still ends in its classifier: class scores are not features."""
     get = getattr(network, "get_classifier", None)  # timm
     layers = (
         {"the classifier": get()}
@@ -308,22 +319,23 @@ def check_headless(network: nn.Module) -> None:
     for name, layer in layers.items():
         last = layer[-1] if isinstance(layer, nn.Sequential) and len(layer) else layer
         if isinstance(last, nn.Linear):
-            said = f"the backbone {type(network).__name__} ends in {name}, {last.out_features} scores of classes"
+            said = f"{type(network).__name__} ends in {name} with {last.out_features} class scores"
             raise UserError(
-                f"{said}; replace it by torch.nn.Identity(), or build timm's networks with num_classes=0"
+                f"{said}; replace it by torch.nn.Identity(), or use num_classes=0 with timm"
             )
 
 
 def num_features(network: nn.Module, channels: int = 3) -> int:
-    """The width of the features of a backbone for images with this number of channels."""
-    # timm's head_hidden_size is the width of the output; num_features that of the maps, before the layer that
-    # MobileNetV3, GhostNet and VGG have after the pooling
+    """Return the feature width of a backbone for images with this number of channels."""
+    # timm's head_hidden_size is the width of the output; num_features is the width of the maps
+    # before the layer that follows the pooling in MobileNetV3, GhostNet and VGG
     width = getattr(network, "head_hidden_size", getattr(network, "num_features", None))
     return width if isinstance(width, int) else num_features_at(network, 64, channels)
 
 
 def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
-    """The width of the features of blank images of this size. Raises UserError if the network does not accept them."""
+    """Return the feature width for blank images of this size. Raises UserError if the network does
+    not accept them."""
     try:
         with tried(network) as device:
             features = network(torch.zeros(2, channels, size, size, device=device))
@@ -336,7 +348,8 @@ def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
 
 @contextmanager
 def tried(network: nn.Module) -> Iterator[torch.device]:
-    """Put the network into evaluation mode without gradients, and restore its mode afterwards; yields its device."""
+    """Switch the network to evaluation mode without gradients inside the context; yields its
+    device."""
     training = network.training
     try:
         with torch.no_grad():

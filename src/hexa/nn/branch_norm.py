@@ -1,4 +1,5 @@
-"""Several sets of batch-norms in one network, and batch statistics by groups of images (F14, F5)."""
+"""Several sets of batch-norms in one network, and batch statistics per group of images (F14,
+F5)."""
 
 from __future__ import annotations
 
@@ -21,40 +22,47 @@ from hexa.runtime import processes
 
 
 def groups_here(groups: int) -> int:
-    """How many of `groups` over all processes are in this one, as runs of consecutive images."""
+    """Return the number of groups in this process, of `groups` over all processes; each is a run of
+    consecutive images."""
     return max(1, groups // processes.world_size())
 
 
 def run_sizes(images: int, groups: int) -> list[int]:
-    """The number of images in each of `groups` runs; the first runs have one more if the division has a remainder."""
-    least = images // groups  # torch.compile knows no divmod
+    """Return the number of images in each of `groups` runs; if there is a remainder, the first runs
+    have one more."""
+    least = images // groups  # torch.compile does not support divmod
     more = images - groups * least
     return [least + 1] * more + [least] * (groups - more)
 
 
 class _Seen(NamedTuple):
-    """What a set of batch-norm values saw in a pass."""
+    """The batch statistics of a batch-norm in one pass."""
 
     chosen: Any
-    """Holds the running statistics that follow."""
+    """Holds the running statistics."""
     momentum: float
     mean: Tensor | None = None
-    """Of each group, [G, C]; None if the running statistics have followed already."""
+    """Mean of each group, [G, C]; None if the running statistics are up to date."""
     spread: Tensor | None = None
-    """The unbiased variance of each group, [G, C]; with `counts` 1 / √(Var[x] + eps), of the biased one."""
+    """Unbiased variance of each group, [G, C]; if `counts` is given, 1 / √(Var[x] + eps) with the
+    biased variance."""
     counts: tuple[int, ...] = ()
-    """Values of a channel in each group."""
+    """Number of values per channel in each group."""
     eps: float = 0.0
 
 
 @dataclass
 class _Switch:
-    """The branch that the batch-norms of one network use now; shared by all of them, so that switching is free.
+    """The current branch of a network's batch-norms; all of them share this object, so switching is
+    free.
 
-    apart: processes see different groups, so that their running statistics have to be averaged. images: the number of
-    images in a pass, each with equally many rows; 0 if each row is an image. seen: what has to move the running
-    statistics at the end of the pass, all of them at once; None outside of `use_branch`. kept: the batch-norms whose
-    statistics are kept. scales: of these in a pass on a GPU, weight / √(Var[x] + eps).
+    apart: True if processes have different groups, so that running statistics must be averaged.
+    images: number of images in a pass, each with the same number of rows; 0 if each row is an
+    image.
+    seen: batch statistics for the update of the running ones at the end of the pass; None outside
+    of `use_branch`.
+    kept: batch-norms with fixed statistics.
+    scales: weight / √(Var[x] + eps) of these, for a pass on a GPU.
     """
 
     apart: bool
@@ -66,7 +74,7 @@ class _Switch:
 
     @torch.no_grad()
     def prepare_scales(self) -> None:
-        """Compute the scales of a pass in few calls for all batch-norms."""
+        """Compute `scales` for all batch-norms at once."""
         self.scales = {}
         if self.kept and self.kept[0].weight.is_cuda and self.branch.training:
             sets = [norm.chosen(self.branch) for norm in self.kept]
@@ -78,12 +86,12 @@ class _Switch:
 
 @torch.no_grad()
 def _follow(seen: list[_Seen]) -> None:
-    """Move the running statistics by what batch-norms saw, and count the passes."""
+    """Update the running statistics and the counters of passes."""
     turns = defaultdict[int, list[_Seen]](list)
     times = Counter[int]()
     for one in seen:
         place = id(one.chosen)
-        # what a pass used twice follows twice, one after the other
+        # a batch-norm that is used twice in a pass is updated twice, one after the other
         turns[times[place]].append(one)
         times[place] += 1
     for together in turns.values():
@@ -91,7 +99,7 @@ def _follow(seen: list[_Seen]) -> None:
 
 
 def _follow_at_once(seen: list[_Seen]) -> None:
-    """Of different batch-norms, in few calls for all: r ← r + momentum · (mean over groups − r)."""
+    """r ← r + momentum · (mean over groups − r) for different batch-norms, in few calls of torch."""
     torch._foreach_add_([one.chosen.num_batches_tracked for one in seen], 1)
     alike = defaultdict[Any, list[_Seen]](list)
     for one in seen:
@@ -107,7 +115,8 @@ def _follow_at_once(seen: list[_Seen]) -> None:
 
 
 def _variances(seen: list[_Seen]) -> Sequence[Tensor]:
-    """The unbiased variance of each group, [G, C], for each of several batch-norms with the same kind of spread."""
+    """Return the unbiased variance of each group, [G, C], for batch-norms with the same kind of
+    spread."""
     spreads = [one.spread for one in seen]
     if not seen[0].counts:
         return spreads
@@ -130,29 +139,30 @@ def _variances(seen: list[_Seen]) -> Sequence[Tensor]:
 
 
 class BranchBatchNorm(nn.Module):
-    """A batch-norm with one complete set (weight, bias, running mean and variance, counter) per branch.
+    """A batch-norm with one complete set (weight, bias, running mean and variance, counter) per
+    branch.
 
         y = (x − E[x]) / √(Var[x] + eps) · weight + bias
 
-    The main set keeps the plain key names (`bn1.weight`); any other is stored under its name (`bn1.aux.weight`). So a
-    plain checkpoint loads, and dropping the extra keys gives a plain network.
+    The main set keeps the plain key names (`bn1.weight`); other sets are stored under their names
+    (`bn1.aux.weight`). A plain checkpoint therefore loads, and dropping the extra keys gives a
+    plain network.
 
-    `groups` are those of `convert`, over all processes. Several groups in this process are runs of consecutive images,
-    each normalised with its own statistics, and running statistics follow their mean: the equivalent of one batch-norm
-    per GPU (split BN, F5). Fewer groups than processes are shared by consecutive processes (SyncBN).
+    `groups` is the argument of `convert`, over all processes. If this process has several groups,
+    they are runs of consecutive images; each is normalised with its own statistics, and running
+    statistics follow the mean over groups. This equals one batch-norm per GPU (split BN, F5). If
+    there are fewer groups than processes, consecutive processes share a group (SyncBN).
     """
 
     kept: bool = False
-    """Normalise with fixed running statistics in training, too (`keep_statistics`)."""
+    """Normalise with fixed running statistics, also in training (`keep_statistics`)."""
 
     def __init__(
         self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch
     ) -> None:
         super().__init__()
         if plain.momentum is None or not (plain.affine and plain.track_running_stats):
-            raise UserError(
-                f"{plain}: the batch-norms of a network must have momentum, affine and track_running_stats"
-            )
+            raise UserError(f"{plain}: batch-norms need momentum, affine and track_running_stats")
         self.eps = plain.eps
         self.momentum = plain.momentum
         self.groups = groups_here(groups)
@@ -202,17 +212,17 @@ class BranchBatchNorm(nn.Module):
         return self._acted(y)
 
     def chosen(self, branch: Branch) -> Any:
-        """What holds the values of this branch."""
+        """Return the module that holds the values of this branch."""
         return self if branch.name == "main" else getattr(self, branch.name)
 
     def _acted(self, y: Tensor) -> Tensor:
-        """What timm fuses with the normalisation."""
+        """Apply dropout and activation, which timm fuses with the normalisation."""
         if self.drop is not None:
             y = self.drop(y)
         return y if self.act is None else self.act(y)
 
     def _rows(self, x: Tensor) -> list[int]:
-        """The number of rows of each group: at least two, and all rows of its images."""
+        """Return the number of rows of each group: at least two, and all rows of its images."""
         images = self.switch.images or len(x)
         sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
         return [len(x) // images * size for size in sizes]
@@ -220,19 +230,21 @@ class BranchBatchNorm(nn.Module):
     def _grouped(
         self, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int]
     ) -> tuple[Tensor, ...]:
-        """Normalise each group separately: y, and mean and 1 / √(Var[x] + eps) of each group."""
+        """Normalise each group separately; return y, and mean and 1 / √(Var[x] + eps) per group."""
         together = x.is_cuda and rows[0] == rows[-1]
         return _GroupedNorm.apply(x, weight, bias, rows, self.eps, together)  # type: ignore[no-any-return]
 
     def _synchronized(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        """Normalise the images of several processes together: y, and the statistics that running ones follow."""
+        """Normalise the images of several processes together; return y, and the mean and variance
+        for the running statistics."""
         if torch.compiler.is_compiling():
-            torch._dynamo.graph_break()  # a compiled graph cannot contain the exchange of statistics
+            torch._dynamo.graph_break()  # compiled graphs cannot contain collectives
         return SynchronizedNorm.apply(x, weight, bias, self.eps, self.part)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def copy_main(self, branch: str) -> None:
-        """Give this branch, if there is one, the values of the main one, running statistics and counter included."""
+        """Copy the main set, including running statistics and counter, into the set of `branch`, if
+        it exists."""
         further = dict(self.named_children()).get(branch)
         for name, value in further.state_dict().items() if further is not None else ():
             value.copy_(getattr(self, name))
@@ -256,7 +268,8 @@ def _fixed(
 class _FixedNorm(torch.autograd.Function):
     """`_fixed`, with an input gradient in the layout of x.
 
-    On a GPU that of torch is contiguous, and the convolution before has to copy it back to channels_last.
+    On a GPU torch returns a contiguous gradient, which the previous convolution must copy back to
+    channels_last.
     """
 
     @staticmethod
@@ -284,7 +297,7 @@ class _FixedNorm(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             scale = weight * (var + ctx.eps).rsqrt() if scale is None else scale
             scale = scale.view(-1, *[1] * (x.ndim - 2))
-            # second derivatives need another way than out=
+            # out= does not support second derivatives
             dx = (
                 (dy * scale).to(x.dtype)
                 if torch.is_grad_enabled()
@@ -298,10 +311,12 @@ class _FixedNorm(torch.autograd.Function):
 
 
 class _GroupedNorm(torch.autograd.Function):
-    """Batch-norm of runs of consecutive images, written into one output, so that channels_last is kept.
+    """Batch-norm of runs of consecutive images, written into one output, so that channels_last is
+    kept.
 
-    together: of runs of one size the channels of each are copied beside those of the others and normalised at once. It
-    costs two copies each way, but launches a few large kernels instead of several small ones a run, as a GPU needs.
+    together: copy the channels of runs of equal size next to each other and normalise all runs at
+    once. This costs two copies in each direction, but a GPU then launches a few large kernels
+    instead of several small ones per run.
     Returns y, and mean and 1 / √(Var[x] + eps) of each group, [G, C] (for running statistics).
     """
 
@@ -316,7 +331,7 @@ class _GroupedNorm(torch.autograd.Function):
         together: bool,
     ) -> tuple[Tensor, ...]:
         if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
-            x = x.contiguous()  # of other layouts torch's out= leaves the mean unwritten
+            x = x.contiguous()  # for other layouts torch's out= does not write the mean
         y = torch.empty_like(x)
         ctx.rows = rows
         ctx.eps = eps
@@ -334,7 +349,7 @@ class _GroupedNorm(torch.autograd.Function):
         else:
             mean, invstd = (weight.new_empty(len(rows), x.shape[1]) for _ in range(2))
             parts = zip(torch.split(x, rows), torch.split(y, rows), mean, invstd, strict=True)
-            for part, *out in parts:  # written in place: a copy would cost half as much again
+            for part, *out in parts:  # write in place: a copy would cost 50 % more
                 _ = torch.native_batch_norm(
                     part, weight, bias, None, None, True, 0.0, eps, out=tuple(out)
                 )
@@ -382,16 +397,16 @@ class _GroupedNorm(torch.autograd.Function):
 
 
 def _beside(x: Tensor, groups: int) -> Tensor:
-    """x [B, C, …] seen as [B / G, H·W, G, C], a view of it if it is contiguous or channels_last."""
+    """Return x [B, C, …] as [B / G, H·W, G, C]; a view if x is contiguous or channels_last."""
     return x.reshape(groups, -1, x.shape[1], x[0, 0].numel()).permute(1, 3, 0, 2)
 
 
 def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
-    """A further set that starts as a copy of the first."""
+    """Return an additional set, initialised with a copy of the first."""
     extra = nn.BatchNorm2d(plain.num_features, plain.eps, plain.momentum)
     extra.load_state_dict(
         plain.state_dict(), strict=False
-    )  # timm's may have an activation with parameters
+    )  # not strict: a batch-norm of timm may have an activation with parameters
     for name, parameter in extra.named_parameters():
         parameter.requires_grad_(plain.get_parameter(name).requires_grad)
     return extra.to(plain.weight.device, plain.weight.dtype)
@@ -400,13 +415,15 @@ def _one_more(plain: _BatchNorm) -> nn.BatchNorm2d:
 def convert(
     network: nn.Module, branches: Iterable[str] = ("main", "aux"), groups: int = 1
 ) -> nn.Module:
-    """Replace every batch-norm of a torchvision or timm network in place; returns the network.
+    """Replace every batch-norm of a torchvision or timm network in place; return the network.
 
     branches: names of the sets, including "main".
-    groups: number of groups of images with separate statistics, over all processes, so that W processes compute what
-    one does. Each process has G / W of G groups as runs of its consecutive images (split BN), or if G < W, W / G
-    consecutive processes share one (SyncBN; 1: all of them). `Setting.check_groups` checks the numbers.
-    Every process calls it the same way; training passes go through `use_branch`, which keeps running statistics equal.
+    groups: number of groups of images with separate statistics, over all processes, so W processes
+    compute the same as one. Each process has G / W of G groups as runs of its consecutive images
+    (split BN). If G < W, W / G consecutive processes share a group (SyncBN; with 1 all of them).
+    `Setting.check_groups` checks the numbers.
+    Every process must call this in the same way. Training passes go through `use_branch`, which
+    keeps running statistics equal on all processes.
     Raises UserError for a batch-norm without scale and shift, running statistics or momentum.
     """
     world = processes.world_size()
@@ -426,9 +443,11 @@ def convert(
 
 
 def keep_statistics(network: nn.Module) -> None:
-    """Have all batch-norms of a converted network normalise with their current statistics from now on.
+    """Freeze the statistics of all batch-norms of a converted network: they normalise with the
+    current ones from now on.
 
-    Scale and shift still learn. Training passes then see the same network as evaluation, and change no statistics.
+    Scale and shift still learn. Training and evaluation passes then see the same network, and no
+    pass changes statistics.
     """
     for module in network.modules():
         if isinstance(module, BranchBatchNorm):
@@ -438,11 +457,12 @@ def keep_statistics(network: nn.Module) -> None:
 
 @contextmanager
 def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> Iterator[None]:
-    """Use the batch-norms of one branch inside the context; the previous branch is restored on exit.
+    """Use the batch-norms of one branch inside the context.
 
-    images: the number of images, if an image has several rows (crops, tiles), ordered by runs of images. If processes
-    see different groups, passes that move the running statistics end in a collective, after which all processes have
-    the mean over all groups, as one process would have it. Has no effect on a network without batch-norm (a ViT).
+    images: number of images, if an image has several rows (crops, tiles), ordered by runs of
+    images. If processes have different groups, passes that update running statistics end in a
+    collective; then all processes have the mean over all groups, as a single process would. Has no
+    effect on a network without batch-norm (a ViT).
     """
     switch = next((m.switch for m in network.modules() if isinstance(m, BranchBatchNorm)), None)
     if switch is None:
@@ -460,12 +480,14 @@ def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> It
             _average_statistics(network, branch.name)
     finally:
         switch.branch, switch.images, switch.seen = before
+        switch.scales = {}
 
 
 def _average_statistics(network: nn.Module, branch: str) -> None:
-    """Give every process the mean of all processes' running statistics.
+    """Set the running statistics of every process to their mean over processes.
 
-    They are linear in the batch statistics, so this equals following the mean over all groups.
+    Running statistics are linear in the batch statistics, so this equals following the mean over
+    all groups.
     """
     norms = [
         module
@@ -473,14 +495,15 @@ def _average_statistics(network: nn.Module, branch: str) -> None:
         if isinstance(module, BranchBatchNorm) and not module.kept
     ]
     sets: list[Any] = [norm if branch == "main" else getattr(norm, branch) for norm in norms]
-    # .data: torch's batch-norm saves them for its backward, which does not use them in training
+    # .data: torch's batch-norm saves these tensors for backward, but does not use them in training
     processes.average(
         [s.data for chosen in sets for s in (chosen.running_mean, chosen.running_var)]
     )
 
 
 def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:
-    """The state of `network` without further batch-norm sets: that of the plain network."""
+    """Return the state of `network` without additional batch-norm sets, which is the state of the
+    plain network."""
     extra = tuple(
         f"{path}.{branch}.".lstrip(".")  # the network may be a batch-norm itself
         for path, module in network.named_modules()

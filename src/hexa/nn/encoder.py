@@ -48,12 +48,13 @@ class Encoder(nn.Module):
         setting: Setting,
         bn_groups: int = 1,
     ) -> Encoder:
-        """An encoder for `setting` whose batch-norms, including those of the head, are converted by `convert`."""
+        """Build an encoder for `setting`; `convert` replaces all its batch-norms, including those
+        of the head."""
         normalize = Normalize(setting.mean, setting.std)
         encoder = cls(backbone, head, normalize, groups_here(bn_groups))
         convert(encoder, setting.branches, bn_groups)
         with_lean_activations(encoder)
-        if setting.keep_statistics:  # those of the head are new
+        if setting.keep_statistics:  # not in the head: its batch-norms are new
             keep_statistics(encoder.backbone)
         return encoder
 
@@ -65,7 +66,8 @@ class Encoder(nn.Module):
         setting: Setting,
         bn_groups: int = 1,
     ) -> tuple[Encoder, Encoder]:
-        """`branched` and its momentum twin: the same weights, main batch-norms only, no gradient."""
+        """Build an encoder like `branched`, and its momentum twin: the same weights, main
+        batch-norms only, no gradient."""
         main = replace(setting, branches=("main",))
         twin = cls.branched(twin_of(backbone), twin_of(head), main, bn_groups)
         return cls.branched(backbone, head, setting, bn_groups), twin
@@ -79,8 +81,8 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """V crops [B, C, S_v, S_v] in [0, 1] -> projections [V, B, D].
 
-        together: crops of one size share a pass and its batch statistics; otherwise each crop has its own pass, and
-        may consist of the tiles of `images`, [B·T, …], image after image.
+        together: crops of one size share a pass and its batch statistics; otherwise each crop has
+        its own pass, and may consist of the tiles of `images`, [B·T, …], image after image.
         """
         with use_branch(self, through, images or len(crops[0])):
             if together:
@@ -112,9 +114,9 @@ class Encoder(nn.Module):
     def multi_crop(self, crops: tuple[Tensor, ...]) -> Tensor:
         """V crops [B, C, S_v, S_v] -> projections [V, B, D].
 
-        Consecutive crops of one size go through the backbone together, so batch statistics are per size; the head sees
-        all crops at once (F8). With groups, rows are ordered by run, so that a run has the same images in
-        every crop.
+        Consecutive crops of one size go through the backbone together, so batch statistics are per
+        size; the head sees all crops at once (F8). With groups, rows are ordered by run, so that a
+        run has the same images in every crop.
         """
         count = len(crops)
         batch = len(crops[0])
@@ -138,7 +140,8 @@ class Encoder(nn.Module):
 
 
 def _by_run(crops: list[Tensor], sizes: list[int]) -> Tensor:
-    """Concatenate crops [B, …] to [V·B, …]: all crops of the first run of images, then all of the next."""
+    """Concatenate crops [B, …] to [V·B, …]: all crops of the first run of images, then all of the
+    next."""
     if len(crops) == 1:
         return crops[0]
     if len(sizes) == 1:
@@ -182,7 +185,8 @@ def normalized_head(
 
 
 def normalized_layers(widths: Sequence[int], last_weight: bool) -> nn.Module:
-    """Linear layers without bias, each followed by a batch-norm, and all but the last by a ReLU (SimCLR, SimSiam).
+    """Linear layers without bias, each followed by a batch-norm, and all but the last by a ReLU
+    (SimCLR, SimSiam).
 
     The last batch-norm has no shift, and a scale only with `last_weight`.
     """

@@ -1,4 +1,4 @@
-"""The last feature maps of a network: those that are averaged to features."""
+"""The last feature maps of a network, before pooling."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from hexa.nn.backbones import tried
 def last_maps(
     network: nn.Module, name: str, size: tuple[int, int], channels: int = 3
 ) -> Callable[[Tensor], Tensor]:
-    """A function from normalised images [B, channels, H, W] to the last maps [B, C, h, w].
+    """Return a function from normalised images [B, channels, H, W] to the last maps [B, C, h, w].
 
-    Maps come from the network's `forward_features`; a transformer's tokens are laid out on the grid of its patches,
-    without prefix tokens. Of a network without that function they are the last output of a module that has the
-    proportions of the image. size: (H, W) of the images. Raises UserError for a network that has no maps of images of
-    this size.
+    Maps come from the network's `forward_features`. Tokens of a transformer are arranged on the
+    grid of its patches, without prefix tokens. If a network lacks `forward_features`, the maps are
+    the last module output with the proportions of the image.
+    size: (H, W) of the images.
+    Raises UserError if the network has no such maps for images of this size.
     """
     # `hexa.weights.external.External` averages the maps
     network = getattr(network, "wrapped", network)
@@ -54,7 +55,8 @@ def _laid_out(output: Tensor, network: nn.Module, images: Tensor) -> Tensor:
 
 
 def _last_output(network: nn.Module, images: Tensor) -> Tensor:
-    """The last output of a module of the network that is a map of the images, of more than one place."""
+    """Return the last module output that is a map with the proportions of the images and more than
+    one position."""
     high, wide = images.shape[2:]
     found: list[Tensor] = []
 

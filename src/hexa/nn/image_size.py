@@ -1,4 +1,4 @@
-"""Vision transformers for images of another size than the one that they were made for."""
+"""Vision transformers at image sizes other than their native one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hexa.nn.backbones import NetworkConfig
 
 
 class Sized(NamedTuple):
-    """A network for images of some size, how it is built, and the width of its features."""
+    """A network for a given image size, its configuration, and the width of its features."""
 
     network: nn.Module
     config: NetworkConfig
@@ -22,13 +22,14 @@ class Sized(NamedTuple):
 
 
 def patch_side(network: nn.Module) -> int:
-    """Pixels of which image sizes are multiples: the side of a transformer's patches; 1 for other networks."""
+    """Return the side of a transformer's patches in pixels, which divides its image sizes; 1 for
+    other networks."""
     ratio = getattr(getattr(network, "patch_embed", None), "feat_ratio", None)
     return int(ratio()) if callable(ratio) else 1
 
 
 def rounded(network: nn.Module, size: float) -> int:
-    """The size nearest to `size` that the patches of the network divide."""
+    """Return the multiple of the network's patch side that is nearest to `size`."""
     side = patch_side(network)
     return side * max(1, round(size / side))
 
@@ -40,9 +41,11 @@ def is_fixed(config: NetworkConfig) -> bool:
 
 
 def at_size(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
-    """The network for images of `size` pixels: itself if it accepts them, else `resampled`.
+    """Return the network for images of `size` pixels: unchanged if it accepts them, otherwise
+    `resampled`.
 
-    Raises UserError for a size that is not a multiple of its patches, or to which timm cannot take it.
+    Raises UserError if the size is not a multiple of the patch side, or if timm cannot resample the
+    network.
     """
     try:
         width = backbones.num_features_at(network, size, config.channels)
@@ -54,18 +57,18 @@ def at_size(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
         if hasattr(network, "set_input_size"):
             return resampled(network, config, size)
         if is_fixed(config):
-            problem = (
-                "does not accept images of this size, and timm does not resample its positions"
-            )
-            raise UserError(f"size {size}: {config.name} {problem}; use its own size") from None
+            problem = "does not accept images of this size, and timm cannot resample its positions"
+            raise UserError(f"size {size}: {config.name} {problem}; use its native size") from None
         raise
     return Sized(network, config, width)
 
 
 def resampled(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
-    """A copy of the network whose position embeddings timm has resampled for images of `size` pixels.
+    """Return a copy of the network whose position embeddings timm has resampled for images of
+    `size` pixels.
 
-    It is the network that `timm.create_model(NAME, img_size=size)` builds. Raises UserError if timm cannot.
+    It equals the network that `timm.create_model(NAME, img_size=size)` builds. Raises UserError if
+    timm cannot do it.
     """
     config = config.model_copy(update={"options": {**config.options, "img_size": size}})
     made = copy.deepcopy(network)
@@ -73,14 +76,14 @@ def resampled(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
         built = backbones.outline(config)
         made.set_input_size(img_size=(size, size), **_windows(built))  # type: ignore[operator]
         if _shapes(made) != _shapes(built):
-            raise ValueError("its tensors have other shapes than those of a network of this size")
+            raise ValueError("the shapes of its tensors do not match a network of this size")
         width = backbones.num_features_at(made, size, config.channels)
     except (UserError, RuntimeError, AssertionError, ValueError, TypeError) as error:
         unit = int(network.feature_info[-1]["reduction"])  # type: ignore[index]
         remedy = _multiples(size, unit) if size % unit else "another size"
         raise UserError(
-            f"size {size}: timm cannot take {config.name} to this size ({reason(error)}); "
-            f"give {remedy}"
+            f"size {size}: timm cannot resample {config.name} to this size ({reason(error)}); "
+            f"use {remedy}"
         ) from None
     return Sized(made, config, width)
 
@@ -91,7 +94,8 @@ def network_at(config: NetworkConfig, size: int) -> NetworkConfig:
 
 
 def _windows(built: nn.Module) -> dict[str, Any]:
-    """Window sizes of a Swin transformer's stages; timm would scale those of trained weights with the image."""
+    """Return the window sizes of a Swin transformer's stages; timm would scale trained windows with
+    the image."""
     stages: Any = getattr(built, "layers", ())
     return {"window_size": [stage.blocks[0].window_size for stage in stages]} if stages else {}
 
@@ -101,6 +105,6 @@ def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:
 
 
 def _multiples(size: int, unit: int) -> str:
-    """The two multiples of `unit` nearest to `size`."""
+    """Return the two multiples of `unit` nearest to `size`."""
     below = unit * (size // unit)
     return f"{below} or {below + unit}" if below else str(unit)

@@ -1,4 +1,4 @@
-"""A memory bank of all images, sharded over the processes and independent of their number."""
+"""A memory bank of all images, sharded over the processes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from hexa.runtime import processes
 
 
 class MemoryBank(nn.Module):
-    """The newest embeddings of some crops of every image (F8).
+    """The latest embeddings of some crops of every image (F8).
 
-    With N images and W processes, process r keeps the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, whichever process saw
-    them. So the bank does not depend on W, and a run may continue with another number of processes. `seen` marks the
-    images written since `forget`. Buffers: embeddings [A, L + 1, D], seen [L + 1]; the last row takes what belongs to
-    other processes, so that nothing has to be counted on the device.
+    With N images and W processes, process r stores the rows r·L … (r + 1)·L − 1, L = ⌈N / W⌉, no
+    matter which process saw these images. The content therefore does not depend on W, and a run may
+    resume with another number of processes. `seen` marks the images written since `forget`.
+    Buffers: embeddings [A, L + 1, D], seen [L + 1]. The last row receives images of other
+    processes, so that no counting on the device is needed.
     """
 
     def __init__(
@@ -36,7 +37,8 @@ class MemoryBank(nn.Module):
         index: Tensor,
         embeddings: Tensor,
     ) -> None:
-        """Store embeddings [A, b, D] of the images `index` [b] of this process; every process calls it."""
+        """Store embeddings [A, b, D] of this process's images `index` [b]. Every process calls
+        this."""
         local = self._rows_of(index)
         rows = processes.all_gather(embeddings.transpose(0, 1))  # [W·b, A, D]
         rows = rows.transpose(0, 1).to(self.embeddings.dtype)
@@ -44,19 +46,22 @@ class MemoryBank(nn.Module):
         self.seen.index_fill_(0, local, True)
 
     def keep(self, index: Tensor) -> None:
-        """Mark the stored embeddings of images `index` [b], which were in the batch without being embedded, as seen."""
+        """Mark the stored embeddings of images `index` [b] as seen; these images were in the batch
+        but were not embedded."""
         local = self._rows_of(index)
         stored = self.embeddings[0].index_select(0, local).any(1)
         self.seen.index_copy_(0, local, stored)
 
     def _rows_of(self, index: Tensor) -> Tensor:
-        """The rows in this shard of all processes' `index`, [W·b]; the last row for images of other shards."""
+        """Return the rows in this shard of all processes' `index`, [W·b]; the last row for images
+        of other shards."""
         local = processes.all_gather(index) - self.start
         is_here = (local >= 0) & (local < self.rows)
         return torch.where(is_here, local, self.rows)
 
     def crop(self, number: int) -> tuple[Tensor, Tensor]:
-        """This process's rows [L, D] of a crop, and which of them were seen since `forget`, [L]."""
+        """Return this process's rows [L, D] of a crop, and whether each was seen since `forget`,
+        [L]."""
         return self.embeddings[number, : self.rows], self.seen[: self.rows]
 
     def forget(self) -> None:
@@ -64,11 +69,13 @@ class MemoryBank(nn.Module):
         self.seen.zero_()
 
     def join(self, values: Tensor) -> Tensor:
-        """Gather one value per row of this process, [L], to one per image, [N], on every process."""
+        """Gather one value per row of this process, [L], to one value per image, [N], on every
+        process."""
         return processes.all_gather(values)[: self.data_size]
 
     def whole(self) -> dict[str, Tensor]:
-        """All rows, on the CPU of the main process: embeddings [A, N, D], seen [N]; empty elsewhere. A collective."""
+        """Return all rows, on the CPU of the main process: embeddings [A, N, D], seen [N]; empty
+        elsewhere. A collective."""
         own = self.embeddings[:, : self.rows].transpose(0, 1).cpu()
         embeddings = processes.gather_rows(own)
         seen = processes.gather_rows(self.seen[: self.rows].cpu())

@@ -1,4 +1,4 @@
-"""The momentum twin: a slow copy of a network."""
+"""The momentum twin: a moving average of a network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def twin_of(network: Network) -> Network:
-    """An exact copy without gradients, dropout and drop-path."""
+    """Return an exact copy of the network without gradients, dropout and drop-path."""
     twin = copy.deepcopy(network).requires_grad_(False)
     for module in twin.modules():
         if isinstance(module, nn.Dropout):
@@ -26,7 +26,8 @@ def twin_of(network: Network) -> Network:
 
 @torch.no_grad()
 def follow(twin: nn.Module, network: nn.Module, momentum: float | Tensor) -> None:
-    """θ′ ← m·θ′ + (1 − m)·θ for every parameter of the twin, matched by name; buffers are not changed.
+    """θ′ ← m·θ′ + (1 − m)·θ for every parameter of the twin, matched by name; buffers are not
+    changed.
 
     Parameters that only the network has (further batch-norm sets) are ignored (F4, F14). momentum: a number, or 0-d.
     """

@@ -1,4 +1,5 @@
-"""Per-channel normalisation as the first layer, so that pixels are in [0, 1] everywhere outside the network."""
+"""Normalisation per channel as the first layer, so that pixels outside the network are always in
+[0, 1]."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ CIFAR_STD = (0.2023, 0.1994, 0.2010)
 
 
 def mean_of(values: object, channels: int | None = None) -> Channels:
-    """Finite numbers, one per channel. Raises UserError."""
+    """Check and return finite numbers, one per channel. Raises UserError."""
     return _numbers("mean", values, -math.inf, channels)
 
 
 def std_of(values: object, channels: int | None = None) -> Channels:
-    """Finite numbers > 0, one per channel. Raises UserError."""
+    """Check and return finite numbers > 0, one per channel. Raises UserError."""
     return _numbers("std", values, 0, channels)
 
 
@@ -50,7 +51,8 @@ def _numbers(name: str, values: object, above: float, channels: int | None) -> C
 class Normalize(nn.Module):
     """x = (u − mean_c) / std_c for pixels u in [0, 1], [B, C, S, S]; not saved in checkpoints (F1).
 
-    Raises UserError for another number of channels, which one channel would be broadcast to, and for integers.
+    Raises UserError for integer pixels or another number of channels (one channel would be
+    broadcast silently).
     """
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
@@ -65,7 +67,7 @@ class Normalize(nn.Module):
         if pixels.ndim != 4 or pixels.shape[1] != channels:
             given = f"images of shape {list(pixels.shape)} for a network of {channels} channels"
             raise UserError(f"{given}; give [B, {channels}, S, S], or set network.channels")
-        if not pixels.dtype.is_floating_point:  # the scale would be rounded to integers
+        if not pixels.dtype.is_floating_point:  # integer arithmetic would round the scale
             raise UserError(
                 f"images are {pixels.dtype}; give floats in [0, 1], such as images.float() / 255"
             )

@@ -1,4 +1,4 @@
-"""Images change places between groups and processes while they are encoded (shuffling BN, F5)."""
+"""Shuffling BN (F5): exchange images between groups and processes while they are encoded."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ def in_other_places(
     encode: Callable[[Tensor], Tensor],
     stream: Stream,
 ) -> Tensor:
-    """encode(crops) [B, …] of this process's crops [B, …], each encoded in a random place of the global batch.
+    """Return encode(crops) [B, …] of this process's crops [B, …], each encoded at a random position
+    of the global batch.
 
-    The permutation of all processes' images is drawn from `stream`, which is the same on each of them.
+    The permutation of all processes' images is drawn from `stream`, which is the same on every
+    process.
     """
     size = len(crops)
     begin = processes.rank() * size
     own = slice(begin, begin + size)
-    # every process takes the images of its places in the permutation
+    # every process takes the images at its positions in the permutation
     total = size * processes.world_size()
     permutation = draws.drawn(
         lambda own: torch.randperm(total, generator=own.generator()), stream, crops.device
@@ -32,7 +34,7 @@ def in_other_places(
     mine = processes.all_gather(crops)[permutation[own]]
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)
-    # encoded, they go back
+    # return the results to the processes of their images
     shuffled = processes.all_gather(encode(mine))
     back = torch.empty_like(permutation)
     back[permutation] = torch.arange(total, device=crops.device)

@@ -1,4 +1,4 @@
-"""Batch-norm with the statistics of several processes' images (SyncBN; F5, F8, F19)."""
+"""Batch-norm with statistics over the images of several processes (SyncBN; F5, F8, F19)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from hexa.runtime import processes
 
 
 class SynchronizedNorm(torch.autograd.Function):
-    """Normalise x, [B, C] or [B, C, H, W], by mean and variance over the images of `part` consecutive processes.
+    """Normalise x, [B, C] or [B, C, H, W], with mean and variance over the images of `part`
+    consecutive processes.
 
         y = (x − E[x]) / √(Var[x] + eps) · weight + bias
 
-    Returns y, and E[x] and the unbiased Var[x], [1, C], for running statistics, bit-identical on every process of the
-    part.
-    Statistics are fp32 or better. Processes may have different numbers of images; each must call it in the same order
-    and back-propagate: the input gradient is that of the sum of all processes' losses, and the gradients of weight and
-    bias are this process's share, as for any other parameter. One collective each way. torch's fused kernels get their
-    statistics from outside, and keep channels_last.
+    Returns y, and E[x] and the unbiased Var[x], [1, C], for running statistics, bit-identical on
+    every process of the part. Statistics are fp32 or better. Processes may have different numbers
+    of images. All must call this in the same order and back-propagate: the input gradient belongs
+    to the sum of all processes' losses, and the gradients of weight and bias are this process's
+    share, as for any other parameter. One collective per direction. The statistics are computed
+    outside of torch's fused kernels, which keep channels_last.
     """
 
     @staticmethod
@@ -58,10 +59,11 @@ class SynchronizedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        """dx = weight / √(Var[x] + eps) · (dy − E[dy] − x̂ · E[dy·x̂]), x̂ the normalised x, E over the part's images."""
+        """dx = weight / √(Var[x] + eps) · (dy − E[dy] − x̂ · E[dy·x̂]), x̂ the normalised x, E over
+        the part's images."""
         x, weight, mean, var, total = ctx.saved_tensors
         dy = gradients[0].to(x.dtype)
-        # dx is only the first summand here; Σ dy·x̂ and Σ dy are the gradients of weight and bias
+        # dx is only the first term so far; Σ dy·x̂ and Σ dy are the gradients of weight and bias
         needs_dx = bool(ctx.needs_input_grad[0])
         wanted = [needs_dx, True, True]
         invstd = (var + ctx.eps).rsqrt()

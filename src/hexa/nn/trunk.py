@@ -1,4 +1,5 @@
-"""The part of an encoder that does not learn: its maps of a view never change, so they are computed once."""
+"""The frozen part of an encoder: its maps of a view never change, so they are computed once and
+cached."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from hexa.nn.encoder import Encoder
 
 
 class Maps(Batch):
-    """A batch with maps or tokens of its crops, of any values, in their place."""
+    """A batch that holds maps or tokens of its crops instead of pixels; values may be of any
+    size."""
 
     ranks = (3, 4)
 
@@ -23,13 +25,13 @@ class Maps(Batch):
         """Accept any values: maps are not pixels in [0, 1]."""
 
     def repeated(self, times: int) -> Maps:
-        """Every image that number of times, to time a step of many."""
+        """Return a batch with every image repeated, to time a large step with few images."""
         crops = tuple(torch.cat([crop] * times) for crop in self.crops)
         return Maps(crops, self.index.repeat(times), self.stream, self.step, self.known)
 
 
 class _Reached(Exception):
-    """Ends a pass in front of the first module that learns; carries that module's input."""
+    """Stops a pass before the first module that learns; carries the input of that module."""
 
     def __init__(self, maps: Tensor) -> None:
         super().__init__()
@@ -39,8 +41,9 @@ class _Reached(Exception):
 class Trunk:
     """Normalisation and the part of a backbone before the first module that learns: pixels -> maps.
 
-    While it is in use, the encoder takes the trunk's maps [B, C, h, w], or tokens [B, N, D], instead of pixels.
-    `backbone` alone still takes pixels. rest: the modules that the maps go through, before the network's `forward_head`.
+    While a trunk is in use, the encoder accepts its maps [B, C, h, w], or tokens [B, N, D], instead
+    of pixels. `backbone` alone still accepts pixels.
+    rest: the modules that process the maps, up to the network's `forward_head`.
     """
 
     def __init__(self, encoder: Encoder, rest: Sequence[nn.Module], autocast: Autocast) -> None:
@@ -56,10 +59,12 @@ class Trunk:
         pixels: Tensor,
         autocast: Autocast,
     ) -> Trunk | None:
-        """The trunk of the encoder of a method that `embeds_plainly`; None if it has none, or there is a twin.
+        """Return the trunk of a method that `embeds_plainly`; None if it has no frozen part or has
+        a momentum twin.
 
-        learns: whether a parameter ever does. pixels: [B, C, S, S]. Features that are computed from the trunk's maps
-        of these must equal those of the whole backbone, which excludes networks that lead something around a module.
+        learns: returns whether a parameter learns at any time.
+        pixels: [B, C, S, S]. Features computed from the trunk's maps of these pixels must equal
+        those of the whole backbone. This excludes networks with connections around a module.
         """
         encoder, *others = (module for module in method.modules() if isinstance(module, Encoder))
         backbone = encoder.backbone
@@ -74,10 +79,10 @@ class Trunk:
             return None
         with torch.no_grad(), autocast(), use_branch(encoder):
             features = encoder.features(pixels)
-            # some of the last modules, such as a pooling layer, belong to the network's `forward_head`
+            # the last modules, such as a pooling layer, may belong to `forward_head`
             for end in range(first + 1, len(units) + 1):
                 trunk = cls(encoder, units[first:end], autocast)
-                # a module refuses maps of another one's shape in all sorts of ways
+                # modules raise all sorts of exceptions on maps of a wrong shape
                 with suppress(Exception):
                     if torch.equal(trunk.features(trunk.maps(pixels)), features):
                         encoder.features = trunk.features  # type: ignore[assignment, method-assign]
@@ -85,18 +90,19 @@ class Trunk:
         return None
 
     def remove(self) -> None:
-        """Let the encoder take pixels again."""
+        """Let the encoder accept pixels again."""
         del self.encoder.features
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Maps:
-        """The maps of its crops."""
+        """Return the maps of a batch's crops."""
         with self.autocast(), use_branch(self.encoder, MAIN, len(batch)):
             maps = tuple(map(self.maps, batch.crops))
         return Maps(maps, batch.index, batch.stream, batch.step, batch.known)
 
     def maps(self, pixels: Tensor) -> Tensor:
-        """The input of the first module that learns. Raises RuntimeError if it is not called."""
+        """Return the input of the first module that learns. Raises RuntimeError if that module is
+        not called."""
 
         def end(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             raise _Reached(inputs[0])
@@ -111,7 +117,7 @@ class Trunk:
         raise RuntimeError(f"{type(self.rest[0]).__name__} is not called")
 
     def features(self, maps: Tensor) -> Tensor:
-        """Features [B, F] of maps."""
+        """Return the features [B, F] of maps."""
         for module in self.rest:
             maps = module(maps)
         features: Tensor = self.encoder.backbone.forward_head(maps)  # type: ignore[operator]

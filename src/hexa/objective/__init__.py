@@ -1,4 +1,5 @@
-"""The objective: terms of a step from a method and its hard examples, to be back-propagated one after another."""
+"""The objective: a method and its hard examples as loss terms, back-propagated one after
+another."""
 
 from hexa.objective.objective import Objective
 from hexa.objective.shares import STD, ObjectiveConfig

@@ -1,4 +1,5 @@
-"""The objective: L = L_std + Σ_h α_h · L_h, as terms to be back-propagated one after another (F12, F18)."""
+"""The objective: L = L_std + Σ_h α_h · L_h, as terms that are back-propagated one after another
+(F12, F18)."""
 
 from __future__ import annotations
 
@@ -33,12 +34,15 @@ class Objective:
     ...     term.loss.backward()
     >>> optimizer.step(); objective.commit(batch)                                  # doctest: +SKIP
 
-    The clean backward yields ∂L_std/∂x on the way, which is all that a one-step attack through the same pass needs: it
-    costs no pass of its own. `share_gradients=False` is the naive step, for comparison.
+    The clean backward pass also yields ∂L_std/∂x. A one-step attack through the same batch-norms
+    needs only this gradient, so the attack needs no extra pass. `share_gradients=False` is the
+    naive step, for comparison.
 
-    steps: the length of the whole training, of which the `start` of a hard example is a share; None: all are there from
-    the first step, whatever they say. Until the first one starts, a step is that of the method alone on the whole batch.
-    Raises ConfigError for shares of the batch that do not fit, UserError for batch-norms that the method lacks.
+    steps: number of steps of the whole training; the `start` of a hard example is a share of them.
+    None: all hard examples start at the first step. Until the first hard example starts, a step
+    trains the method alone on the whole batch.
+    Raises ConfigError if the shares of the batch do not fit, UserError if the method lacks a
+    batch-norm branch.
     """
 
     def __init__(
@@ -66,9 +70,10 @@ class Objective:
         self._checked: set[str] = set()
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
-        """The hard examples that have started at a step, each after its source; None: all of them.
+        """Return the hard examples that have started at a step, each after its source; None: all.
 
-        One starts at the first step k of K with k / K ≥ `start`, and not before its source.
+        A hard example starts at the first step k of K with k / K ≥ `start`, but not before its
+        source.
         """
         if step is None or self.steps is None:
             return self.hard_examples
@@ -76,26 +81,28 @@ class Objective:
         return {n: hard for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
 
     def plan(self, step: int | None = None) -> StepPlan:
-        """The terms of a step, their images and their weights; None: when all hard examples have started."""
+        """Return the terms of a step with their images and weights; None: after all hard examples
+        have started."""
         return self.config.plan(self.present(step), self.hard_examples)
 
     def starting(self, step: int) -> list[str]:
-        """The hard examples that are trained on from this step on, which is not the first."""
+        """Return the hard examples whose training starts at this step; empty at the first step of
+        the run."""
         before = trained(self.present(step - 1)) if step else self.hard_examples
         return [name for name in trained(self.present(step)) if name not in before]
 
     def losses(self, batch: Batch) -> Iterator[Term]:
-        """Yield the terms of a step; each must be back-propagated before the next is asked for.
+        """Yield the terms of a step; back-propagate each term before asking for the next.
 
-        Raises ConfigError for a batch with more or fewer views than the method takes, and UserError if pixels of the
-        first batch are not in [0, 1]; later batches are not looked at.
+        Raises ConfigError if the batch has more or fewer views than the method accepts. Raises
+        UserError if pixels of the first batch are not in [0, 1]; later batches are not checked.
         """
         # check the views, and the pixels of the first batch
         check_views(len(batch.crops), *self.method.num_views)
         if STD not in self._checked:
             batch.check_values()
             self._checked.add(STD)
-        # let the batch-norms of what starts now begin as copies of the main ones
+        # initialise the batch-norm branches that are first used now with copies of the main one
         if self.starting(batch.step):
             before = branches(self.present(batch.step - 1))
             for branch in sorted(set(branches(self.present(batch.step))) - set(before)):
@@ -113,17 +120,18 @@ class Objective:
         plan: StepPlan,
         rows: Mapping[str, slice],
     ) -> Iterator[Term]:
-        """std -> hard examples, each in a pass of its own on the first images of the batch."""
-        # embed the clean views; if an attack can use it, their input gradient is kept
+        """Yield std, then each hard example, each with its own pass on the first images of the
+        batch."""
+        # embed the clean views; keep their input gradient if an attack can use it
         anchors = self.method.anchors(batch)
         crops = tuple(crop[rows[STD]] for crop in anchors)
         crops = self._watched(plan, STD, MAIN, crops)
         embedding = self.score.embed(crops, MAIN)
-        # name the pseudo-labels of all images
+        # make the pseudo-labels of all images
         whole = len(crops[0]) == len(batch)
         labels = self._pseudo_labels(batch, embedding.detach() if whole else None)
         self._remembered = (embedding.detach(), labels)
-        # learn from the clean views
+        # yield the loss of the clean views
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
         yield self._term(plan, {STD: clean}, [embedding])
@@ -132,11 +140,11 @@ class Objective:
         for name in plan.weights:
             if name == STD:
                 continue
-            # make the hard example of its source, as the source's own pass left it
+            # make the hard example from its source, with the gradient of the source's pass
             example = self._example(batch, name, rows[name], made, everything)
             crops = self._watched(plan, name, example.branch, example.crops)
             example = replace(example, crops=crops)
-            # embed its views and learn from them
+            # embed its views and yield its loss
             yield self._term(plan, {name: example}, [self.score.embed(crops, example.branch)])
             made[name] = _with_gradient(example)
 
@@ -146,11 +154,13 @@ class Objective:
         plan: StepPlan,
         rows: Mapping[str, slice],
     ) -> Iterator[Term]:
-        """Disjoint parts of the batch, and one pass for all parts of a branch: HEXA at the price of its baseline.
+        """Yield one term per pass, on disjoint parts of the batch, so that HEXA costs as much as
+        its baseline.
 
-        Parts that have the large crops alone get a pass of their own.
+        Parts with the same branch share a pass; parts with the large crops alone get their own
+        pass.
         """
-        # name the pseudo-labels of all images, and make every example on its part of them
+        # make the pseudo-labels of all images, and each example on its part of the batch
         labels = self._pseudo_labels(batch, None)
         everything = clean_example(self.clean_score, self.method.anchors(batch), labels)
         passes: dict[tuple[Branch, int], dict[str, Example]] = {}
@@ -158,7 +168,7 @@ class Objective:
             example = self._example(batch, name, part, {}, everything)
             passes.setdefault((example.branch, len(example.crops)), {})[name] = example
         for (branch, _), together in passes.items():
-            # embed the parts of a branch together, and learn from all of them
+            # embed the parts of a branch together, and yield the sum of their losses
             parts = zip(*(example.crops for example in together.values()), strict=True)
             embedding = self.score.embed(tuple(map(torch.cat, parts)), branch)
             sizes = [len(example) for example in together.values()]
@@ -173,7 +183,7 @@ class Objective:
         examples: Mapping[str, Example],
         embeddings: Sequence[Tensor],
     ) -> Term:
-        """Σ weight · mean loss of these examples, whose embeddings are [V, b, D]."""
+        """Return Σ weight · mean loss of these examples, whose embeddings are [V, b, D]."""
         weighted = list[Tensor]()
         parts = dict[str, Part]()
         for (name, example), embedding in zip(examples.items(), embeddings, strict=True):
@@ -183,16 +193,18 @@ class Objective:
         return Term(torch.stack(weighted).sum(), parts)
 
     def commit(self, batch: Batch) -> None:
-        """After the optimizer's step: the method remembers this step, once."""
+        """Update the method's state from this step; call it once, after the optimizer's step."""
         remembered = self._remembered
         self._remembered = None
         assert remembered is not None, "commit follows losses"
         self.method.commit(batch, *remembered)
 
     def examples(self, batch: Batch) -> dict[str, Example]:
-        """The clean and every hard example of the whole batch, each made by passes of its own: for looking at.
+        """Return the clean example and every hard example of the whole batch, for visualisation;
+        each uses extra passes.
 
-        Leaves gradients and the query's statistics alone; making pseudo-labels moves statistics as in any step.
+        Gradients and the query's statistics do not change. Computing pseudo-labels updates
+        statistics as in any step.
         """
         anchors = self.method.anchors(batch)
         with torch.no_grad():
@@ -219,7 +231,8 @@ class Objective:
         made: Mapping[str, Example],
         everything: Example,
     ) -> Example:
-        """The example `name` for `rows`: the one that a previous term left if it covers them, otherwise a new one."""
+        """Return example `name` for `rows`: reuse the one that a previous term built, or create
+        it."""
         if name in made and len(made[name]) >= rows.stop:
             left = made[name]
             return left if len(left) == rows.stop else left.select(rows)
@@ -234,7 +247,8 @@ class Objective:
         name: str,
         source: Example,
     ) -> Example:
-        """Make the hard example `name` of its source, to be learned from by the method's loss of hard examples."""
+        """Make the hard example `name` from its source, to be trained with the method's loss for
+        hard examples."""
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
         made = self.hard_examples[name](source, batch.stream.child("hard example", name))
@@ -249,7 +263,8 @@ class Objective:
         branch: Branch,
         crops: tuple[Tensor, ...],
     ) -> tuple[Tensor, ...]:
-        """The crops of a pass; with `requires_grad` if what is made of `name` can use the pass's input gradient."""
+        """Return the crops of a pass; with `requires_grad` if a hard example of `name` can use the
+        input gradient."""
         if self.share_gradients:
             for taker in needed(plan.present):
                 hard = plan.present[taker]
@@ -264,13 +279,14 @@ def clean_example(
     anchors: tuple[Tensor, ...],
     labels: PseudoLabels,
 ) -> Example:
-    """The anchors [B, 3, S_v, S_v] as an example of their own pseudo-labels."""
+    """Return the anchors [B, 3, S_v, S_v] as an example of their own pseudo-labels."""
     ones = torch.ones(len(anchors), len(anchors[0]), device=anchors[0].device)
     return Example(anchors, ((labels, ones),), score)
 
 
 def _with_gradient(example: Example) -> Example:
-    """After its backward: the example with the input gradient that the pass left, and crops that need none."""
+    """Return the example with the input gradient from its backward pass, and with detached
+    crops."""
     if not example.crops[0].requires_grad:
         return example
     left = tuple(crop.grad for crop in example.crops if crop.grad is not None)

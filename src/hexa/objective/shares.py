@@ -1,4 +1,4 @@
-"""What a step trains on: which hard examples there are, on which images, and with which weights."""
+"""The plan of a step: the hard examples in use, the images that each sees, and the loss weights."""
 
 from __future__ import annotations
 
@@ -18,34 +18,39 @@ class StepPlan:
     """The terms of a step by name: std first, then the hard examples, each after its source."""
 
     present: Mapping[str, HardExample]
-    """The hard examples that have started, also those of weight 0."""
+    """The hard examples that have started, including those of weight 0."""
     shares: Mapping[str, float]
-    """Each term's share of the batch."""
+    """Share of the batch for each term."""
     weights: Mapping[str, float]
-    """Each term's factor in the sum of losses."""
+    """Factor of each term in the sum of losses."""
 
 
 class ObjectiveConfig(Config):
-    """How the terms are weighed and which images they see."""
+    """Weights of the terms, and the images that each term sees."""
 
     reduction: Literal["sum", "mean"] = "sum"
-    """sum as published; mean divides by the sum of the weights, so that a scheme does not change the learning rate."""
+    """sum: as published. mean: divide by the sum of the weights, so that hard examples do not
+    change the effective learning rate."""
     clean_fraction: PositiveShare = 1.0
-    """The share of the batch on which the clean term is computed."""
+    """Share of the batch for which the clean term is computed."""
     split: bool = False
-    """The terms take disjoint parts of the batch; those of one batch-norm branch go through the network together.
-
-    Weights of 1 then make the loss the mean over the batch (but for the rounding of shares to whole images)."""
+    """Give each term a disjoint part of the batch; terms with the same batch-norm branch share a
+    pass. If all weights are 1, the loss is the mean over the batch (up to rounding the shares to
+    whole images)."""
 
     def plan(
         self, present: Mapping[str, HardExample], every: Mapping[str, HardExample]
     ) -> StepPlan:
-        """The plan of a step. present: those of `every` hard example that have started."""
-        # before the first of them starts, the whole batch is clean
+        """Return the plan of a step.
+
+        present: the hard examples that have started.
+        every: all hard examples of the run.
+        """
+        # before the first hard example starts, the whole batch is clean
         there = trained(present)
         if not there:
             return StepPlan(present, {STD: 1.0}, {STD: 1.0})
-        # with `split` the clean term also takes the parts of those that start later
+        # with `split` the clean term also takes the parts of hard examples that start later
         later = [name for name in trained(every) if name not in there]
         shares = {STD: self.clean_fraction}
         if self.split:
@@ -62,19 +67,20 @@ class ObjectiveConfig(Config):
         return StepPlan(present, shares, weights)
 
     def check(self, hard_examples: Mapping[str, HardExample], method: Method) -> None:
-        """Raise ConfigError for shares that do not fit each other or the method."""
+        """Raise ConfigError if the shares exceed the batch or do not fit the method."""
         shares = self.plan(hard_examples, hard_examples).shares
         if self.split and sum(shares.values()) > 1 + 1e-6:
             listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
-            message = f"split terms take disjoint parts of the batch, but their fractions ({listed}) exceed 1"
+            message = f"the fractions of split terms ({listed}) exceed 1; make them smaller"
             raise ConfigError([("objective.split", message)])
         if method.labels_from_embedding and (self.split or self.clean_fraction < 1):
             field = "split" if self.split else "clean_fraction"
-            message = "this method makes its pseudo-labels of the clean embedding of all images; use 1, without split"
+            message = "this method embeds all clean images; use clean_fraction 1 and split false"
             raise ConfigError([(f"objective.{field}", message)])
 
     def rows(self, shares: Mapping[str, float], batch_size: int) -> dict[str, slice]:
-        """The images of each term: the first ones of the batch, or with `split` one part after another.
+        """Return the rows of each term: the first rows of the batch, or with `split` one part after
+        another.
 
         Raises ConfigError if the batch is too small.
         """
@@ -87,15 +93,17 @@ class ObjectiveConfig(Config):
             if self.split:
                 begin += share
         if any(part.start >= part.stop for part in rows.values()):
-            message = f"{batch_size} images a process are too few for parts of {', '.join(rows)}"
+            message = f"{batch_size} images per process are too few for parts of {', '.join(rows)}"
             raise ConfigError([("batch_size", message)])
         return rows
 
 
 def onsets(hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
-    """When each hard example starts, as a share of the training, every source before what is made from it.
+    """Return the start of each hard example as a share of the training, every source before what is
+    made from it.
 
-    One that is made from another waits for that. Raises ConfigError if a source does not exist or is a circle.
+    A hard example never starts before its source. Raises ConfigError if a source does not exist or
+    sources form a cycle.
     """
     found = {STD: 0.0}
     while pending := [name for name in hard_examples if name not in found]:
@@ -109,24 +117,25 @@ def onsets(hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
 
 
 def _unfounded(pending: list[str], hard_examples: Mapping[str, HardExample]) -> ConfigError:
-    """The error of hard examples without a source: one that does not exist, or a circle."""
+    """Return the error for hard examples without a valid source: an unknown name, or a cycle."""
     for name in pending:
         source = hard_examples[name].source
         if source not in hard_examples:
             others = {STD, *hard_examples} - {name}
             message = f"no hard example '{source}'; {nearest(source, others)}"
             return ConfigError([(f"hard_examples.{name}.source", message)])
-    message = "hard examples take each other as source"
+    message = "the sources of hard examples form a cycle; start one of them from std"
     return ConfigError([(f"hard_examples.{pending[0]}.source", message)])
 
 
 def trained(hard_examples: Mapping[str, HardExample]) -> list[str]:
-    """The hard examples that have a term."""
+    """Return the names of the hard examples that have a term (weight above 0)."""
     return [name for name, hard in hard_examples.items() if hard.weight > 0]
 
 
 def needed(hard_examples: Mapping[str, HardExample]) -> list[str]:
-    """The hard examples that have a term, and those they are made from, which may have weight 0."""
+    """Return the names of the hard examples that have a term, and of their sources, which may have
+    weight 0."""
     wanted = []
     for name in trained(hard_examples):
         while name != STD and name not in wanted:
@@ -136,6 +145,6 @@ def needed(hard_examples: Mapping[str, HardExample]) -> list[str]:
 
 
 def branches(hard_examples: Mapping[str, HardExample]) -> list[str]:
-    """The batch-norm sets that they need beyond the main one."""
+    """Return the batch-norm sets that the hard examples need in addition to the main one."""
     sets = (branch for name in needed(hard_examples) for branch in hard_examples[name].branches())
     return [branch for branch in dict.fromkeys(sets) if branch != "main"]

@@ -1,4 +1,4 @@
-"""A term of the objective, and its parts as the logs see them."""
+"""Terms of the objective, and their parts for the logs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hexa.core.method import Method
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One term as the logs see it: everything detached, nothing computed unless asked for."""
+    """One term as the logs see it: all tensors are detached, and statistics are computed on
+    demand."""
 
     loss: Tensor  # 0-d, unweighted mean
     embedding: Tensor  # [V, b, D]
@@ -22,9 +23,11 @@ class Part:
 
     @torch.no_grad()
     def accuracy(self) -> Tensor | None:
-        """The share of anchors whose pseudo-label is the most likely, counted by mixture weight; 0-d, None if unknown.
+        """Return the share of anchors whose pseudo-label is the most likely, weighted by the
+        mixture; 0-d, None if unknown.
 
-        Ask before `commit`, which moves what the embedding is compared with.
+        Call before `commit`, which changes the keys or prototypes that the embedding is compared
+        with.
         """
         hits = [
             (self.method.correct(self.embedding, labels), weight)
@@ -36,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A weighted loss to back-propagate, and the parts it is the sum of (several where passes were merged)."""
+    """A weighted loss to back-propagate, and its summands (several if passes were merged)."""
 
     loss: Tensor
     parts: dict[str, Part]

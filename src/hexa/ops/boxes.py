@@ -12,12 +12,14 @@ def cut_boxes(
     inside: bool,
     generator: torch.Generator,
 ) -> Tensor:
-    """Boxes [n, 4] = (top, bottom, left, right) to paste into square images of side S = `size`, for λ0 = `shares` [n].
+    """Return boxes [n, 4] = (top, bottom, left, right) to paste into square images of side S =
+    `size`, for λ0 = `shares` [n].
 
         cut = ⌊S·√(1 − λ0)⌋, half = ⌊cut / 2⌋
 
-    inside false: centre uniform in [0, S)², a box of side 2·half clipped at the borders, so that λ = 1 − area/S² is
-    larger than λ0 on average. inside true: a box of side `cut`, its corner uniform in [0, S − cut]².
+    inside false: the centre is uniform in [0, S)² and a box of side 2·half is clipped at the
+    borders, so that λ = 1 − area/S² is larger than λ0 on average.
+    inside true: a box of side `cut`, its corner uniform in [0, S − cut]².
     Source: F15, D12. Integers on the CPU.
     """
     side = size * (1 - shares.double()).clamp(0, 1).sqrt()
@@ -48,9 +50,11 @@ def paste(
     permutation: Tensor,
     boxes: Tensor,
 ) -> Tensor:
-    """x_cmx = M∘x + (1 − M)∘x[permutation]: a copy of images [B, 3, S, S] with each box filled from the partner.
+    """x_cmx = M∘x + (1 − M)∘x[permutation]: copy images [B, 3, S, S] and fill each box from the
+    partner.
 
-    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right). The memory format is kept.
+    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right). The memory format is
+    kept.
     """
     return torch.where(_within(boxes, images), images[permutation], images)
 
@@ -61,7 +65,8 @@ def cut_out(
     side: int,
     fill: float,
 ) -> Tensor:
-    """Images [B, 3, S, S] with a square of 2·⌊side/2⌋ pixels around centres [B, 2] (y, x; integers, CPU) filled.
+    """Return images [B, 3, S, S] with a filled square of 2·⌊side/2⌋ pixels around centres [B, 2]
+    (y, x; integers, CPU).
 
     The square is clipped at the borders (Cutout, DeVries & Taylor 2017).
     """
@@ -71,7 +76,8 @@ def cut_out(
 
 
 def _within(boxes: Tensor, images: Tensor) -> Tensor:
-    """Which pixels of images [B, 3, S, S] are in their boxes [B or 1, 4], bool [B or 1, 1, S, S]."""
+    """Return the pixels of images [B, 3, S, S] that are inside the boxes [B or 1, 4], as bool [B or
+    1, 1, S, S]."""
     boxes = boxes.to(images.device, non_blocking=True)
     top, bottom, left, right = boxes[:, :, None].unbind(1)  # [B, 1] each
     along = torch.arange(images.shape[-1], device=images.device)
@@ -86,12 +92,13 @@ def draw_beta(
     count: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """`count` draws of Beta(α, β), float64 [count]: X/(X + Y) for X ~ Gamma(α), Y ~ Gamma(β).
+    """Return `count` draws of Beta(α, β), float64 [count]: X/(X + Y) for X ~ Gamma(α), Y ~
+    Gamma(β).
 
-    torch.distributions.Beta cannot be given a generator.
+    torch.distributions.Beta does not accept a generator.
     """
     shapes = torch.tensor([alpha, beta], dtype=torch.float64).repeat(count, 1)
     gamma = torch._standard_gamma(shapes, generator=generator)
     total = gamma.sum(1)
-    # both can underflow to 0 for tiny shapes; the mean replaces an undefined ratio
+    # for tiny α and β both can underflow to 0; the mean replaces the undefined ratio
     return torch.where(total > 0, gamma[:, 0] / total, alpha / (alpha + beta))

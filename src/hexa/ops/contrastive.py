@@ -22,13 +22,15 @@ def info_nce(
 
         ℓ = −log [ exp(q·k⁺/τ) / ( exp(q·k⁺/τ) + Σ_j exp(q·n_j/τ) + Σ_e exp(s_e/τ) ) ]
 
-    query, positive: [..., D], unit rows. negatives: [K, D], unit rows. extra: further similarities s [..., E] in the
-    denominator, −∞ where absent. Returns [...]. Only query and extra get a gradient: keys are labels.
-    positive_included: the positive is among the rows of `negatives`, which then are the whole denominator.
+    query, positive: [..., D], unit rows.
+    negatives: [K, D], unit rows.
+    extra: additional similarities s [..., E] for the denominator, −∞ where absent.
+    positive_included: the positive is a row of `negatives`, which then are the whole denominator.
+    Returns [...]. Only query and extra receive a gradient: keys are labels.
     """
     with torch.autocast(query.device.type, enabled=False):
         query = at_least_fp32(query)
-        # the queue is overwritten in place after the step, so the backward pass must not need it later than that
+        # the queue is overwritten in place after the step, so backward must not read it later
         rows = query.flatten(0, -2)
         rest: Tensor = _LogSumExp.apply(rows, negatives.to(query.dtype), temperature)
         rest = rest.view(query.shape[:-1])
@@ -46,7 +48,8 @@ def is_nearest(
     negatives: Tensor,
     extra: Tensor | None = None,
 ) -> Tensor:
-    """Whether the positive is more similar to the query than all negatives; bool [...]. Arguments as for `info_nce`."""
+    """Return whether the positive is more similar to the query than all negatives; bool [...].
+    Arguments as for `info_nce`."""
     query = query.float()
     own = (query * positive.float()).sum(-1)
     nearest = own > (query @ negatives.float().T).amax(-1)
@@ -56,10 +59,10 @@ def is_nearest(
 
 
 class _LogSumExp(torch.autograd.Function):
-    """log Σ_j exp(q·n_j/τ) for unit rows, [N, D] × [K, D] -> [N], with its gradient to q alone.
+    """log Σ_j exp(q·n_j/τ) for unit rows, [N, D] × [K, D] -> [N], with a gradient to q only.
 
-    Similarities of unit rows are at most 1, so 1/τ is subtracted instead of the maximum; one buffer [N, K] holds
-    everything and becomes the softmax that the backward pass needs.
+    Similarities of unit rows are at most 1, so 1/τ is subtracted instead of the maximum. One buffer
+    [N, K] holds all intermediate values and becomes the softmax that the backward pass needs.
     """
 
     @staticmethod
@@ -93,9 +96,12 @@ def nt_xent(
 
         ℓ_vi = mean over w ≠ v of −log [ exp(q_vi·d_wj/τ) / Σ_(u,m) exp(q_vi·d_um/τ) ],   j = own_i,
 
-    (u, m) running over the dictionary except for what the query shows itself: (v, own_i) and (v, m) for m in shown_i.
-    query: [V, B, D], the first V of the views, dictionary: [W, M, D], unit rows; both may take a gradient. own: int64
-    [B], shown: [B, S], indices into the dictionary. Returns [V, B]. More than two views: Khosla et al., 2020, L_out.
+    where (u, m) runs over the dictionary except for the images that the query shows: (v, own_i) and
+    (v, m) for m in shown_i.
+    query: [V, B, D], the first V of the views; dictionary: [W, M, D]; unit rows; both may receive a
+    gradient.
+    own: int64 [B], shown: [B, S], indices into the dictionary.
+    Returns [V, B]. More than two views: Khosla et al., 2020, L_out.
     """
     scores, positives = _dictionary_scores(query, dictionary, own, shown)
     with torch.autocast(query.device.type, enabled=False):
@@ -109,7 +115,8 @@ def finds_other_view(
     own: Tensor,
     shown: Tensor,
 ) -> Tensor:
-    """True where the most similar row is another view of the query's image, bool [V, B]. Arguments as for `nt_xent`."""
+    """Return whether the most similar row is another view of the query's image, bool [V, B].
+    Arguments as for `nt_xent`."""
     scores, positives = _dictionary_scores(query, dictionary, own, shown)
     return scores.argmax(-1, keepdim=True).eq(positives).any(-1)
 
@@ -120,7 +127,8 @@ def _dictionary_scores(
     own: Tensor,
     shown: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Cosines [V, B, W·M], −∞ where excluded, and the indices [V, B, W − 1] of the positives."""
+    """Return cosines [V, B, W·M], −∞ where excluded, and the indices [V, B, W − 1] of the
+    positives."""
     size = dictionary.shape[1]
     views = torch.arange(len(query), device=query.device)[:, None]
     others = torch.arange(len(dictionary) - 1, device=query.device)

@@ -1,6 +1,6 @@
-"""Random draws of a step, and the one door through which everything enters that differs from step to step.
+"""Random draws, and the one way in which values that differ between steps enter a step.
 
-All draws are the same on every process, but for those that are for the images of a process.
+Draws for the images of one process differ between processes; other draws are equal on all.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from hexa.runtime.random import Stream
 
 
 def drawn(make: Callable[[Stream], Tensor], stream: Stream, device: torch.device) -> Tensor:
-    """make(stream), on the device. `make` is a function of the stream alone; `stream` is a child of the batch's."""
+    """Return make(stream) on the device.
+
+    make: a function of the stream alone.
+    stream: a child of the batch's stream.
+    """
     values = _current.get()
     if values is None:
         return to_device(make(stream), device)
@@ -33,7 +37,10 @@ def of_step(
     device: torch.device,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """The number make(step), such as a momentum, 0-d on the device. `make` is a function of the step alone."""
+    """Return the number make(step), such as a momentum, as a 0-d tensor on the device.
+
+    make: a function of the step alone.
+    """
 
     def number(_: Stream | None, at: int) -> Tensor:
         return torch.full((), make(at), dtype=dtype, device=device)
@@ -49,10 +56,10 @@ class _Value:
 
 
 class StepValues:
-    """Tensors for all that enters steps of one kind through `drawn` and `of_step`, in the order of asking.
+    """Tensors for the values that steps of one kind take by `drawn` and `of_step`, in call order.
 
-    The first step inside `of` creates them. Every later step finds its own values in the same tensors, so that whatever
-    has read them, such as a CUDA graph, can be repeated once they are filled again.
+    The first step inside `of` creates the tensors. Every later step finds its own values in the
+    same tensors. A CUDA graph that has read them can therefore be replayed for another step.
     """
 
     def __init__(self) -> None:
@@ -62,7 +69,7 @@ class StepValues:
         self._taken = 0
 
     def fill(self, stream: Stream, step: int) -> None:
-        """Compute the values of a step: `stream` is its batch's, `step` its number."""
+        """Compute the values of step `step`, whose batch has this stream."""
         self.stream = stream
         self._step = step
         for value in self._values:
@@ -71,14 +78,14 @@ class StepValues:
 
     @contextmanager
     def of(self, stream: Stream, step: int) -> Iterator[None]:
-        """Inside the context, step `step` takes its values from here."""
+        """Inside the context, step `step` takes its values from this object."""
         self.fill(stream, step)
         with self.as_filled():
             yield
 
     @contextmanager
     def as_filled(self) -> Iterator[None]:
-        """Inside the context, a step takes the values that are here."""
+        """Inside the context, a step takes the current values."""
         self._taken = 0
         token = _current.set(self)
         try:
@@ -87,7 +94,7 @@ class StepValues:
             _current.reset(token)
 
     def take(self, make: Callable[[Stream, int], Tensor], device: torch.device) -> Tensor:
-        """The next value."""
+        """Return the next value of the current step."""
         if self._taken == len(self._values):
             made = make(self.stream, self._step)
             self._values.append(_Value(make, to_device(made, device).clone()))
@@ -99,18 +106,21 @@ _current: ContextVar[StepValues | None] = ContextVar("step values", default=None
 
 
 def partners(count: int, stream: Stream) -> Tensor:
-    """Which image each is mixed with: a permutation of the `count` images of this process, on the CPU (D14)."""
+    """Return the partner of each image for mixing: a permutation of the `count` images of this
+    process, on the CPU (D14)."""
     generator = stream.child("permutation", processes.rank()).generator()
     return torch.randperm(count, generator=generator)
 
 
 def uniform_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Uniform numbers in [0, 1) for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
+    """Return uniform numbers in [0, 1) for a crop [B, 3, S, S], drawn on its device (generators
+    differ between devices)."""
     return _drawn_like(torch.rand, crop, stream)
 
 
 def normal_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Standard normal numbers for a crop [B, 3, S, S], drawn on its device (generators differ between devices)."""
+    """Return standard normal numbers for a crop [B, 3, S, S], drawn on its device (generators
+    differ between devices)."""
     return _drawn_like(torch.randn, crop, stream)
 
 
@@ -131,7 +141,8 @@ def integers(
     below: int,
     stream: Stream,
 ) -> Tensor:
-    """Numbers 0 … below − 1, int64 [count] on the CPU: functions of the image's place in the batch of all processes."""
+    """Return numbers 0 … below − 1, int64 [count] on the CPU; each depends on the image's position
+    in the global batch."""
     first = processes.rank() * count
     return torch.randint(below, (first + count,), generator=stream.generator())[first:]
 
@@ -141,6 +152,7 @@ def uniforms(
     numbers: int,
     stream: Stream,
 ) -> Tensor:
-    """Numbers in [0, 1), [count, numbers] on the CPU: functions of the image's place in the batch of all processes."""
+    """Return numbers in [0, 1), [count, numbers] on the CPU; each row depends on the image's
+    position in the global batch."""
     first = processes.rank() * count
     return torch.rand(first + count, numbers, generator=stream.generator())[first:]

@@ -1,8 +1,9 @@
-"""Batched crops: one box per image is cut, resized with antialiasing and flipped by two batched matrix products.
+"""Batched crops: two batched matrix products cut one box per image, resize it with antialiasing and
+flip it.
 
-Resizing is linear and separable, so a crop with its flip is `rows @ image @ columnsᵀ` with a small matrix of filter
-weights per image and axis. At 32 px this costs about as much as a sampling grid, which cannot antialias. On a CPU large
-views skip the zeros of these matrices.
+Resizing is linear and separable, so a crop with its flip is `rows @ image @ columnsᵀ` with a small
+matrix of filter weights per image and axis. At 32 px this costs about as much as a sampling grid,
+which cannot antialias. For large views on a CPU, the zeros of these matrices are skipped.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Boxes(NamedTuple):
 
 
 class Turns(NamedTuple):
-    """Which square views are flipped horizontally, then vertically, then transposed: bool [B] each.
+    """Flips of square views, bool [B] each, applied in this order: horizontal, vertical,
+    transposition.
 
     Together these give the eight symmetries of the square.
     """
@@ -38,9 +40,9 @@ class Turns(NamedTuple):
 Range = tuple[float, float]
 #: Sizes that are tried for a box before the fallback.
 TRIES = 10
-#: Random numbers for a box: an area and a ratio a try, and a position.
+#: Random numbers for a box: an area and a ratio per try, and a position.
 UNIFORMS_PER_BOX = 2 * TRIES + 2
-#: The side of a view from which on sums over the few pixels that it needs are faster on a CPU: three times at 224.
+#: From this side of a view in pixels, sparse sums are faster on a CPU: three times at 224.
 SPARSE = 64
 
 
@@ -51,13 +53,14 @@ def random_boxes(
     scale: Range = (0.08, 1.0),
     ratio: Range = (3 / 4, 4 / 3),
 ) -> Boxes:
-    """Boxes with the distribution of torchvision's RandomResizedCrop, for a batch (F20).
+    """Return boxes with the distribution of torchvision's RandomResizedCrop, for a batch (F20).
 
-    Area share uniform in `scale`, log of width/height uniform in log `ratio`; the first of ten tries that fits into
-    the image; if none does, the largest centred box whose ratio is within bounds. Position uniform over all whole
-    pixels where the box fits.
+    Area share uniform in `scale`, log of width/height uniform in log `ratio`; the first of ten
+    tries that fits into the image is used. If none fits, the box is the largest centred one whose
+    ratio is within bounds. The position is uniform over all whole pixels at which the box fits.
 
-    uniforms: [B, 22] independent numbers in [0, 1), the only source of randomness. height, width: of all images.
+    uniforms: [B, 22] independent numbers in [0, 1), the only source of randomness.
+    height, width: of all images.
     Returns boxes on the device of `uniforms`.
     """
     uniforms = uniforms.double()
@@ -70,14 +73,14 @@ def random_boxes(
     tried_w = (area * aspect).sqrt().round()
     tried_h = (area / aspect).sqrt().round()
     fits = (tried_w > 0) & (tried_w <= width) & (tried_h > 0) & (tried_h <= height)
-    # take the first that fits; torchvision's fallback is the longer side cut to the nearest allowed ratio
+    # take the first that fits; otherwise cut the longer side to the nearest ratio, as torchvision
     first = fits.int().argmax(1, keepdim=True)  # the first of equal maxima
     any_fits = fits.gather(1, first)[:, 0]
     widest = min(width, round(height * ratio[1]))
     highest = min(height, round(width / ratio[0]))
     box_w = tried_w.gather(1, first)[:, 0].where(any_fits, widest)
     box_h = tried_h.gather(1, first)[:, 0].where(any_fits, highest)
-    # place it at random, a fallback in the middle
+    # place it at random, or in the middle if no try fits
     room_h = height - box_h
     room_w = width - box_w
     top = torch.where(any_fits, uniforms[:, -2] * (room_h + 1), room_h / 2)
@@ -93,11 +96,13 @@ def scaled_boxes(
     magnification: Range,
     ratio: Range,
 ) -> Boxes:
-    """Boxes of size / m pixels, so that m pixels of the view show one of the image: log m uniform in `magnification`.
+    """Return boxes of size / m pixels, so that m pixels of the view show one of the image: log m
+    uniform in `magnification`.
 
-    If the image is too small for part of the range, m is drawn from the rest; if for all of it, the whole shorter side
-    is taken. Log of width/height uniform in log `ratio` at the same area, clipped to the image. Position uniform over
-    all whole pixels where the box fits. Arguments and result as for `random_boxes`.
+    If the image is too small for a part of the range, m is drawn from the rest; if it is too small
+    for all of the range, the whole shorter side is taken. Log of width/height is uniform in log
+    `ratio` at the same area, clipped to the image. The position is uniform over all whole pixels at
+    which the box fits. Arguments and result as for `random_boxes`.
     """
     uniforms = uniforms.double()
     least = size / min(height, width)
@@ -118,7 +123,8 @@ def quarter_turned(
     upside_down: Tensor,
     quarters: Tensor,
 ) -> Turns:
-    """These flips followed by `quarters` (0 to 3, [B]) counter-clockwise quarter turns, as torch.rot90."""
+    """Return these flips followed by `quarters` (0 to 3, [B]) counter-clockwise quarter turns, as
+    torch.rot90."""
     half = quarters == 2
     flip = flip ^ (quarters == 1) ^ half
     upside_down = upside_down ^ (quarters == 3) ^ half
@@ -132,12 +138,17 @@ def resize_weights(
     size: int,
     flip: Tensor | None,
 ) -> Tensor:
-    """Per image, the matrix [size, extent] that resizes the pixels [start, start + length) of an axis to `size` pixels.
+    """Return per image the matrix that resizes the pixels [start, start + length) of an axis to
+    `size` pixels.
 
-    Row i holds the triangle filter w_j ∝ max(0, 1 − |j + ½ − c_i| / max(s, 1)) with s = length / size, c_i = start +
-    s·(i + ½), over the pixels j inside the box, normalised to sum 1: bilinear interpolation with antialiasing, as
-    torchvision and PIL define it. start, length: [B]. extent: pixels of the whole axis. flip: [B] bool, the images to
-    mirror. Returns [B, size, extent].
+    Row i holds the triangle filter w_j ∝ max(0, 1 − |j + ½ − c_i| / max(s, 1)) with s = length /
+    size, c_i = start + s·(i + ½), over the pixels j inside the box, normalised to sum 1: bilinear
+    interpolation with antialiasing, as torchvision and PIL define it.
+
+    start, length: [B].
+    extent: pixels of the whole axis.
+    flip: [B] bool, the images to mirror.
+    Returns [B, size, extent].
     """
     center, support = _filters(start, length, size, flip)
     return _triangles(torch.arange(extent, device=start.device), center, support, start, length)
@@ -150,9 +161,11 @@ def resize_taps(
     size: int,
     flip: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The entries of `resize_weights` that are not 0: their columns int64 and values, [B, size, K] each.
+    """Return the nonzero entries of `resize_weights`: their columns, int64, and values, [B, size,
+    K] each.
 
-    K is what a box of the whole axis needs, whatever the others are, so that an image's sums do not depend on them.
+    K is the number for a box of the whole axis, whatever the boxes are, so an image's sums do not
+    depend on other images.
     """
     center, support = _filters(start, length, size, flip)
     first = (center - support).floor().long()  # [B, size]
@@ -167,7 +180,7 @@ def _filters(
     size: int,
     flip: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """The centres c [B, size] of the filters, and their supports max(s, 1) [B, 1]."""
+    """Return the centres c [B, size] of the filters, and their supports max(s, 1) [B, 1]."""
     out = torch.arange(size, device=start.device, dtype=torch.float32)
     step = length.float()[:, None] / size  # [B, 1]
     position = out if flip is None else torch.where(flip[:, None], size - 1 - out, out)
@@ -181,7 +194,7 @@ def _triangles(
     start: Tensor,
     length: Tensor,
 ) -> Tensor:
-    """The weights [B, size, n] of pixels [n] or [B, size, n]."""
+    """Return the weights [B, size, n] of pixels [n] or [B, size, n]."""
     middle = pixels.to(torch.float32) + 0.5
     distance = (middle - center[:, :, None]).abs_().mul_(support.reciprocal()[:, :, None])
     weights = distance.neg_().add_(1).clamp_(min=0)
@@ -198,10 +211,14 @@ def crop_resize(
     flip: Tensor | None = None,
     upside_down: Tensor | None = None,
 ) -> Tensor:
-    """Cut one box out of each image, resize it (bilinear, antialiased) and flip some: float [B, C, size, size].
+    """Cut one box out of each image, resize it (bilinear, antialiased) and flip some: float [B, C,
+    size, size].
 
-    images: [B, C, H, W], uint8 or float; values keep their range. boxes: on the device of `images`. flip, upside_down:
-    [B] bool. Equals torchvision's `resized_crop(..., antialias=True)`, `hflip` and `vflip` of each float image.
+    images: [B, C, H, W], uint8 or float; values keep their range.
+    boxes: on the device of `images`.
+    flip, upside_down: [B] bool.
+    Equals torchvision's `resized_crop(..., antialias=True)`, `hflip` and `vflip` of each float
+    image.
     """
     height, width = images.shape[2:]
     rows = (boxes.top, boxes.height, height, size, upside_down)
@@ -218,11 +235,12 @@ def _mixed(
     index: Tensor,
     weights: Tensor,
 ) -> Tensor:
-    """Σ_k weights[b, i, k] · table[b, index[b, i, k]]: [B, n, …], index and weights [B, m, K] -> [B, m, …]."""
+    """Σ_k weights[b, i, k] · table[b, index[b, i, k]]: [B, n, …], index and weights [B, m, K] ->
+    [B, m, …]."""
     batch, count, *rest = table.shape
     taps = index.shape[2]
     bags = (index + count * torch.arange(batch)[:, None, None]).view(-1, taps)
-    # contiguous, or one image would be summed in another order than several
+    # contiguous, so that the order of summation does not depend on the number of images
     flat = table.reshape(batch * count, -1).contiguous()
     weights = weights.view(-1, taps)
     mixed = functional.embedding_bag(bags, flat, per_sample_weights=weights, mode="sum")
@@ -234,12 +252,15 @@ def separable(
     rows: Tensor,
     columns: Tensor,
 ) -> Tensor:
-    """rows @ image @ columnsᵀ of each image and channel: [B, C, H, W], rows [B, h, H], columns [B, w, W] -> float32
-    [B, C, h, w].
+    """Return rows @ image @ columnsᵀ of each image and channel, float32 [B, C, h, w].
+
+    images: [B, C, H, W].
+    rows: [B, h, H].
+    columns: [B, w, W].
     """
     batch, channels, height, width = images.shape
     size = rows.shape[1]
-    # with channels between height and width, each product is one matrix multiplication per image, without copies
+    # with channels between height and width, each product is one matmul per image, without copies
     tall = images.permute(0, 2, 1, 3).to(torch.float32, memory_format=torch.contiguous_format)
     tall = torch.bmm(rows, tall.reshape(batch, height, channels * width))
     out = torch.bmm(tall.view(batch, size * channels, width), columns.transpose(1, 2))

@@ -1,4 +1,4 @@
-"""Spherical k-means as a pure function, of rows in one process or sharded over several (F7)."""
+"""Spherical k-means as a pure function, for rows in one process or sharded over several (F7)."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torch.nn import functional
 from hexa.runtime import processes
 from hexa.runtime.precision import at_least_fp32, has_native_bf16
 
-#: The assignment of a row that is left out; cross-entropy ignores it.
+#: Assignment of an excluded row; cross-entropy ignores it.
 UNASSIGNED = -100
 
-#: Rows whose similarities are in memory at a time; with 4096, they no longer fit a CPU's cache.
+#: Number of rows whose similarities are in memory at a time; 4096 no longer fit a CPU's cache.
 _CHUNK = 512
-#: Columns that a vectorised maximum handles side by side; with 16 or 32 PyTorch falls back to a loop over scalars.
+#: Columns per vectorised maximum; with 16 or 32 PyTorch falls back to a loop over scalars.
 _WIDTH = 64
-#: Most rows added one after another; longer sums are split, for accuracy and an even load.
+#: Maximum number of rows in one sum; longer sums are split, for accuracy and an even load.
 _PIECE = 1024
 
 
@@ -29,11 +29,11 @@ class Clusters:
     centroids: Tensor
     """[K, D], unit rows, fp32 (fp64 for fp64 rows)."""
     assignments: Tensor
-    """int64 [n], the nearest centroid of each row of this process; −100 for rows left out."""
+    """int64 [n], the nearest centroid of each row of this process; −100 for excluded rows."""
     objective: Tensor
-    """The mean cosine of rows to their centroid over all processes, a scalar; higher is better."""
+    """Mean cosine of rows to their centroid over all processes, a scalar; higher is better."""
     counts: Tensor
-    """int64 [K], the rows in each cluster over all processes."""
+    """int64 [K], number of rows in each cluster over all processes."""
 
 
 @torch.no_grad()
@@ -49,34 +49,37 @@ def spherical_kmeans(
 
         E:  a_i = argmax_k e_i·c_k        M:  c_k = s_k / ‖s_k‖ with s_k = Σ_{i: a_i = k} e_i
 
-    A centroid without rows (or whose rows cancel) stays where it was. The first centroids are K distinct rows.
+    The first centroids are K distinct rows. A centroid without rows, or whose rows cancel, does not
+    move.
 
-    rows: [n, D], unit length, of this process; other processes may have more, fewer or none. valid: bool [n], rows to
-    cluster; the others may hold anything. generator: in the same state on every process. fp64 rows
-    are clustered in fp64, others in fp32; but on CPUs that multiply bf16 in hardware all E-steps but the last round
-    rows, centroids and similarities to it.
+    rows: [n, D], unit length, of this process; other processes may have more, fewer or none. fp64
+    rows are clustered in fp64, others in fp32; but on CPUs that multiply bf16 in hardware, all
+    E-steps except the last round rows, centroids and similarities to bf16.
+    valid: bool [n], rows to cluster; the values of other rows do not matter.
+    generator: in the same state on every process.
 
-    The same arguments give the same bits on one machine, on CPU and CUDA: there are no atomic additions. The same rows
-    spread over another number of processes start from the same centroids; their sums differ by rounding only.
+    The same arguments give the same bits on one machine, on CPU and CUDA: there are no atomic
+    additions. If the same rows are spread over another number of processes, the first centroids are
+    the same and the sums differ only by rounding.
 
-    Raises ValueError, on all processes, if they have fewer than K valid rows together.
+    Raises ValueError, on all processes, if they have fewer than K valid rows in total.
     """
     with torch.autocast(rows.device.type, enabled=False):
         rows = at_least_fp32(rows.detach()).contiguous()
         shard = _Shard(rows, valid)
         if num_clusters > shard.total:
             raise ValueError(
-                f"{num_clusters} clusters for {shard.total} rows; use at most {shard.total} clusters"
+                f"{num_clusters} clusters for {shard.total} rows; use at most {shard.total}"
             )
         centroids = _first_centroids(shard, num_clusters, generator)
         work = rows.dtype
-        # a GPU clusters all of ImageNet in a second in fp32, so rounding would gain nothing
+        # a GPU clusters all of ImageNet in a second in fp32, so bf16 would save nothing
         if work == torch.float32 and rows.device.type == "cpu" and has_native_bf16(rows.device):
             work = torch.bfloat16
         for _ in range(iterations):
             nearest = _assign(rows, centroids, work)[0]
             sums = processes.all_reduce_sum(_sums(shard, nearest, num_clusters))  # [K, D]
-            # the normalised mean is the normalised sum, so counts need not be exchanged; 0 / 0 is discarded
+            # the normalised mean is the normalised sum, so counts stay local; 0 / 0 is discarded
             length = torch.linalg.vector_norm(sums, dim=1, keepdim=True)
             centroids = torch.where(length > 0, sums / length, centroids)
         nearest, cosine = _assign(rows, centroids, rows.dtype)
@@ -93,13 +96,14 @@ def memory_note(
     vectors: int,
     dim: int,
 ) -> str:
-    """A line for users: the memory of `vectors` of `dim` fp32 numbers."""
+    """Return a line for users: the memory of `vectors` of `dim` fp32 numbers."""
     megabytes = vectors * dim * torch.float32.itemsize / 1e6
     return f"{held} × {dim} per process, {megabytes:,.1f} MB"
 
 
 class _Shard:
-    """This process's rows, which of them are valid, and their place among the rows of all processes."""
+    """This process's rows, a mask of the valid ones, and their position among the rows of all
+    processes."""
 
     def __init__(
         self,
@@ -119,10 +123,11 @@ def _first_centroids(
     num_clusters: int,
     generator: torch.Generator,
 ) -> Tensor:
-    """[K, D]: distinct random rows of all processes.
+    """Return [K, D]: distinct random rows of all processes.
 
-    The original draws from rank 0's rows alone. Here rank 0 draws from all rows in rank order, so that the start does
-    not depend on the number of processes, no rank needs K rows, and every image can be drawn.
+    The original draws from the rows of rank 0 only. Here rank 0 draws from all rows in rank order.
+    The result therefore does not depend on the number of processes, no rank needs K rows, and every
+    image can be drawn.
     """
     rows = shard.rows
     order = torch.randperm(shard.total, generator=generator, device=generator.device)
@@ -139,12 +144,13 @@ def _first_centroids(
 
 
 def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype) -> tuple[Tensor, Tensor]:
-    """E-step: the nearest of centroids [K, D] to each of rows [n, D], int64 [n], and its cosine [n].
+    """E-step: return the nearest centroid [K, D] of each row [n, D], int64 [n], and its cosine [n].
 
-    Features of a network often form a narrow cone, whose cosines bf16 cannot distinguish. So bf16 gets deviations from
-    the mean m of the centroids:  e·c = (e − m)·(c − m) + m·c + a constant per row, which the returned cosine lacks.
+    Features of a network often form a narrow cone, whose cosines bf16 cannot distinguish. In bf16,
+    deviations from the mean m of the centroids are used instead: e·c = (e − m)·(c − m) + m·c + a
+    constant per row, which the returned cosine omits.
     """
-    # copies of the last centroid fill the last vector; one that wins counts as the last centroid
+    # copies of the last centroid pad the last block; if a copy wins, it counts as the last centroid
     last = len(centroids) - 1
     width = -(-len(centroids) // _WIDTH) * _WIDTH
     filled = centroids[torch.arange(width, device=rows.device).clamp(max=last)]
@@ -164,10 +170,10 @@ def _assign(rows: Tensor, centroids: Tensor, work: torch.dtype) -> tuple[Tensor,
 
 
 def _row_maximum(score: Tensor) -> tuple[Tensor, Tensor]:
-    """The maximum and its column of each row, [R, columns] -> [R], [R].
+    """Return the maximum of each row and its column, [R, columns] -> [R], [R].
 
-    PyTorch's `max` with indices is not vectorised on a CPU. Here the vectorised `amax` finds the residue of the column
-    number, and only the few columns with it are searched again.
+    PyTorch's `max` with indices is not vectorised on a CPU. Here the vectorised `amax` finds the
+    residue of the column number, and only the few columns with this residue are searched again.
     """
     blocks = score.view(len(score), score.shape[1] // _WIDTH, _WIDTH)  # [R, columns / width, width]
     value, residue = blocks.amax(1).max(1)
@@ -180,7 +186,8 @@ def _by_cluster(
     nearest: Tensor,
     num_clusters: int,
 ) -> tuple[Tensor, Tensor]:
-    """The valid rows ordered by cluster [count], and where each cluster starts in that order [K + 1]."""
+    """Return the valid rows ordered by cluster [count], and the first position of each cluster in
+    that order [K + 1]."""
     key = nearest if shard.valid is None else nearest.where(shard.valid, num_clusters)
     ordered, order = key.sort(stable=True)
     every = torch.arange(num_clusters + 1, device=key.device)
@@ -192,10 +199,11 @@ def _sums(
     nearest: Tensor,
     num_clusters: int,
 ) -> Tensor:
-    """M-step: the sum of each cluster's rows of this process, [K, D], added in a fixed order.
+    """M-step: return the sum of each cluster's rows of this process, [K, D], added in a fixed
+    order.
 
-    `index_add_` adds atomically on a GPU, in any order. A bag of sorted rows is summed by one thread without a sorted
-    copy of the rows; large clusters are split into bags of at most 1024.
+    `index_add_` on a GPU adds atomically, in any order. Here one thread sums a bag of sorted rows
+    without copying them; large clusters are split into bags of at most 1024 rows.
     """
     order, starts = _by_cluster(shard, nearest, num_clusters)
     pieces = torch.arange(0, shard.count, _PIECE, device=order.device)

@@ -1,12 +1,14 @@
-"""RandAugment in batches: fifteen operations with separate parameters per image, and which image gets which.
+"""RandAugment in batches: fifteen operations with separate parameters per image, drawn per image.
 
-Images are float [B, 3, H, W] in [0, 1] and stay so. The published operations work on PIL's 256 grey levels; here those
-that depend on a pixel's level (equalize, posterize, both solarizes) use the nearest one, and all others do not round,
-so that results differ from PIL's by rounding only. Every function returns a new tensor. Not differentiable.
+Images are float [B, 3, H, W] in [0, 1] and stay in this range. The published operations work on
+PIL's 256 levels. Here the operations that depend on a pixel's level (equalize, posterize, both
+solarizes) use the nearest level; all others do not round, so that results differ from PIL's only by
+rounding. Every function returns a new tensor. Not differentiable.
 
-Operations, probabilities and ranges are those of timm's `rand-m…-n…-mstd…` (Cubuk et al. 2020 with the details of the
-TPU code), in which a larger magnitude is not always stronger: at 10 posterize keeps four bits and solarize does
-nothing. One difference: geometric operations always interpolate linearly, where timm draws linear or cubic.
+Operations, probabilities and ranges are those of timm's `rand-m…-n…-mstd…` (Cubuk et al. 2020 with
+the details of the TPU code). There a larger magnitude is not always stronger: at 10 posterize keeps
+four bits and solarize does nothing. One difference: geometric operations always interpolate
+linearly; timm draws linear or cubic.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ from torchvision.transforms.v2 import functional as colours
 
 from hexa.ops import photometric
 
-#: Random numbers for an operation: whether it is applied, which it is, its magnitude, its sign.
+#: Random numbers per operation: applied or not, choice of operation, magnitude, sign.
 UNIFORMS_PER_OPERATION = 4
-#: How often an operation is applied once it is drawn.
+#: Probability that a drawn operation is applied.
 PROBABILITY = 0.5
-#: The highest magnitude; larger ones are clipped.
+#: Maximum magnitude; larger ones are clipped.
 HIGHEST = 10.0
-#: The grey that fills what a moved image leaves empty.
+#: Grey value for pixels that a moved image leaves empty, in [0, 1].
 FILL = 128 / 255
-#: The highest grey level.
+#: The highest of the 256 levels.
 _TOP = 255
 
 
 def equalize(images: Tensor) -> Tensor:
-    """Histogram equalisation of the nearest grey levels per channel, as PIL's `equalize`."""
+    """Equalise the histogram of each channel at 256 levels, as PIL's `equalize`."""
     levels = images.mul(_TOP).round_().to(torch.uint8)
     made: Tensor = colours.equalize(levels)
     return made.to(images.dtype).div_(_TOP)
@@ -44,7 +46,7 @@ def posterize(
     images: Tensor,
     bits: Tensor,
 ) -> Tensor:
-    """Keep the `bits` [B] highest of a level's eight bits, 0 (black) to 8."""
+    """Keep the `bits` [B] most significant bits of each 8-bit level, 0 (black) to 8."""
     unit = photometric.per_image(torch.exp2(8 - bits))
     return images.mul(_TOP).round_().div_(unit).floor_().mul_(unit).div_(_TOP)
 
@@ -53,7 +55,7 @@ def solarize(
     images: Tensor,
     threshold: Tensor,
 ) -> Tensor:
-    """1 − x from level `threshold` [B] upwards, 0 to 256."""
+    """Return 1 − x for levels from `threshold` [B] upwards, 0 to 256."""
     bright = images * _TOP >= photometric.per_image(threshold) - 0.5
     return torch.where(bright, 1 - images, images)
 
@@ -62,7 +64,7 @@ def solarize_add(
     images: Tensor,
     addition: Tensor,
 ) -> Tensor:
-    """min(1, x + a) below level 128; a = `addition` [B] in levels."""
+    """Return min(1, x + a) for levels below 128; a = `addition` [B] in units of 1/255."""
     brighter = (images + photometric.per_image(addition / _TOP)).clamp_(max=1)
     return torch.where(images * _TOP < 127.5, brighter, images)
 
@@ -71,7 +73,8 @@ def sharpen(
     images: Tensor,
     factor: Tensor,
 ) -> Tensor:
-    """clip(f · x + (1 − f) · s), s the mean of 3 × 3 pixels with weight 5 in the middle; border pixels are unchanged.
+    """clip(f · x + (1 − f) · s), s the mean of 3 × 3 pixels with weight 5 in the centre; border
+    pixels do not change.
 
     factor: f, [B].
     """
@@ -88,15 +91,17 @@ def affine(
     images: Tensor,
     matrix: Tensor,
 ) -> Tensor:
-    """Pixel q becomes the image's value at A (q, 1), interpolated linearly; FILL outside of the image.
+    """Pixel q becomes the image's value at A (q, 1), interpolated linearly; FILL outside of the
+    image.
 
-    matrix: A per image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is the square from −1
-    to 1. As in PIL, pixels within half a pixel of the border are not mixed with what is outside.
+    matrix: A per image, [B, 2, 3], in coordinates (x to the right, y down) in which the image is
+    the square from −1 to 1. As in PIL, pixels within half a pixel of the border are not mixed with
+    the outside.
     """
     high, wide = images.shape[2:]
     x = (torch.arange(wide, device=images.device) * 2 + 1).div(wide).sub_(1)  # [W]
     y = (torch.arange(high, device=images.device) * 2 + 1).div(high).sub_(1)[:, None]  # [H, 1]
-    # affine_grid's matrix product may have a precision below one pixel
+    # not affine_grid: its matrix product can be off by more than a pixel
     across, down, shift = (matrix[:, :, None, None, part] for part in range(3))  # [B, 2, 1, 1]
     seen = (across * x + down * y + shift).permute(0, 2, 3, 1)  # [B, H, W, 2]
     inside = ((seen >= -1) & (seen < 1)).all(3)[:, None]
@@ -107,7 +112,8 @@ def affine(
 
 
 def rotation(degrees: Tensor) -> tuple[Tensor | float, ...]:
-    """The matrix, row by row, that rotates square images counter-clockwise around their centre. degrees: [B]."""
+    """Return the matrix, row by row, that rotates square images counter-clockwise around their
+    centre. degrees: [B]."""
     angle = degrees.deg2rad()
     return angle.cos(), -angle.sin(), 0.0, angle.sin(), angle.cos(), 0.0
 
@@ -117,7 +123,7 @@ Apply = Callable[[Tensor, Tensor], Tensor]
 
 
 def _plain(operation: Callable[[Tensor], Tensor]) -> Apply:
-    """An operation without magnitude."""
+    """Return an operation that ignores the magnitude."""
     return lambda images, _: operation(images)
 
 
@@ -125,12 +131,12 @@ def _graded(
     operation: Apply,
     most: float,
 ) -> Apply:
-    """An operation whose value is an integer of at most `most`."""
+    """Return an operation whose argument is an integer from 0 to `most`."""
     return lambda images, signed: operation(images, (most * signed.abs()).floor())
 
 
 def _blended(operation: Apply) -> Apply:
-    """An operation whose factor is from 0.1 to 1.9."""
+    """Return an operation whose factor is between 0.1 and 1.9."""
     return lambda images, signed: operation(images, 0.1 + 1.8 * signed.abs())
 
 
@@ -138,7 +144,8 @@ def _moved(
     matrix: Callable[[Tensor], tuple[Tensor | float, ...]],
     most: float,
 ) -> Apply:
-    """The affine map whose matrix, row by row, belongs to a value from −most to most."""
+    """Return the affine map whose matrix, row by row, is a function of a value between −most and
+    most."""
 
     def move(
         images: Tensor,
@@ -163,10 +170,10 @@ OPERATIONS: dict[str, Apply] = {
     "brightness": _blended(photometric.adjust_brightness),
     "sharpness": _blended(sharpen),
     "rotate": _moved(rotation, 30.0),
-    # rows to the left by this share of their distance from the upper border, columns up likewise
+    # shift each row left by this share of its distance from the top, and columns up likewise
     "shear-x": _moved(lambda share: (1.0, share, share, 0.0, 1.0, 0.0), 0.3),
     "shear-y": _moved(lambda share: (1.0, 0.0, 0.0, share, 1.0, share), 0.3),
-    # to the left by this share of the width, up by this share of the height
+    # shift left by this share of the width, up by this share of the height
     "translate-x": _moved(lambda share: (1.0, 0.0, 2 * share, 0.0, 1.0, 0.0), 0.45),
     "translate-y": _moved(lambda share: (1.0, 0.0, 0.0, 0.0, 1.0, 2 * share), 0.45),
 }
@@ -176,8 +183,9 @@ OPERATIONS: dict[str, Apply] = {
 class DrawnOperations(NamedTuple):
     """One operation per image, on the CPU, sorted by operation.
 
-    rows: the n images that get one. operation: index into OPERATIONS, [n]. signed: magnitudes over 10 with a random
-    sign, [n].
+    rows: indices of the n images to change.
+    operation: index into OPERATIONS, [n].
+    signed: magnitudes divided by 10 with a random sign, [n].
     """
 
     rows: Tensor
@@ -190,11 +198,12 @@ def plan(
     magnitude: float | None,
     std: float,
 ) -> DrawnOperations:
-    """Draw which image gets which operation, and its magnitude: one of the fifteen, applied with probability ½.
+    """Draw for each image one of the fifteen operations, applied with probability ½, and its
+    magnitude.
 
-    The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10], or without a mean
-    uniform in [0, 10]; geometric operations use its random sign. uniforms: [B, 4] independent numbers in [0, 1) on the
-    CPU, the only source of randomness.
+    The magnitude is normal with mean `magnitude` and standard deviation `std`, clipped to [0, 10];
+    if `magnitude` is None, it is uniform in [0, 10]. Geometric operations use its random sign.
+    uniforms: [B, 4] independent numbers in [0, 1) on the CPU, the only source of randomness.
     """
     rows = (uniforms[:, 0] < PROBABILITY).nonzero()[:, 0]
     operation = (uniforms[rows, 1] * len(OPERATIONS)).long()
@@ -202,7 +211,7 @@ def plan(
     rows = rows[by_operation]
     strength = uniforms[rows, 2]
     if magnitude is not None:
-        # randn's numbers would depend on how many are drawn; the smallest uniform above 0 is 2⁻²⁴
+        # randn depends on the number of draws; the smallest uniform number above 0 is 2⁻²⁴
         normal = torch.special.ndtri(strength.clamp(min=2**-25))
         strength = (magnitude + std * normal).clamp(0, HIGHEST) / HIGHEST
     signed = torch.where(uniforms[rows, 3] < 0.5, -strength, strength)
@@ -213,7 +222,8 @@ def apply(
     images: Tensor,
     chosen: DrawnOperations,
 ) -> Tensor:
-    """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with the device."""
+    """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with
+    the device."""
     signed = photometric.to_device(chosen.signed, images.device)
     counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
     out = torch.empty_like(images)
@@ -232,7 +242,8 @@ def augment_(
     magnitude: float | None,
     std: float = 0.0,
 ) -> None:
-    """Apply n operations, one after another, in place to images [B, 3, H, W]. uniforms: [B, n · 4], as for `plan`."""
+    """Apply n operations, one after another, in place to images [B, 3, H, W]. uniforms: [B, n · 4],
+    as for `plan`."""
     for numbers in torch.split(uniforms, UNIFORMS_PER_OPERATION, 1):
         chosen = plan(numbers, magnitude, std)
         if len(chosen.rows):

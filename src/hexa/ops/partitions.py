@@ -1,4 +1,4 @@
-"""Measures of clusterings: agreement of two, and evenness of one."""
+"""Statistics of clusterings: agreement of two clusterings, and evenness of one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from hexa.runtime import processes
 
 
 def entropy_share(sizes: Tensor) -> float:
-    """−Σ p ln p / ln K of cluster sizes [K]: 1 for clusters of equal size, 0 if one has everything."""
+    """−Σ p ln p / ln K of cluster sizes [K]: 1 for clusters of equal size, 0 if one cluster has all
+    rows."""
     if len(sizes) < 2:
         return 1.0
     return _entropy(sizes) / math.log(len(sizes))
@@ -42,11 +43,15 @@ def health(
     sizes: Sequence[int],
     labels: Tensor | None,
 ) -> dict[str, float]:
-    """The health of several clusterings, as means over them (F30); empty on other processes than the main one.
+    """Return statistics of several clusterings, as means over them (F30); empty except on the main
+    process.
 
-    The share of non-empty clusters; the entropy as a share of ln K; normalised mutual information with the previous
-    clusters and with the labels, where they exist. now, before: clusters of all images in this epoch and the last,
-    [H, N], negative if unassigned. sizes: H numbers of clusters. labels: [N] or None.
+    The statistics: share of non-empty clusters; entropy as a share of ln K; normalised mutual
+    information with the previous clusters and, if given, with the labels.
+    now, before: clusters of all images in this epoch and the previous one, [H, N], negative if
+    unassigned.
+    sizes: number of clusters of each of the H clusterings.
+    labels: [N] or None.
     """
     if not processes.is_main():
         return {}

@@ -1,9 +1,10 @@
-"""Batched colour operations with separate parameters for each image, equal to torchvision's per image.
+"""Batched colour operations with separate parameters per image; for each image they equal
+torchvision's.
 
-Images are float [B, 3, H, W] in [0, 1], contiguous (per-channel arithmetic is up to five times slower on
-channels_last), and stay in [0, 1]: each operation clips, as torchvision does between the parts of a colour jitter.
-Every function returns a new tensor and should get only the images it applies to, so that an operation of probability ½
-costs half. Not differentiable.
+Images are float [B, 3, H, W] in [0, 1], contiguous (per-channel arithmetic is up to five times
+slower in channels_last). They stay in [0, 1]: each operation clips, as torchvision does between the
+parts of a colour jitter. Every function returns a new tensor. Pass only the images to change, so
+that an operation of probability ½ costs half. Not differentiable.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from torch import Tensor
 
 from hexa.ops.geometry import separable
 
-#: Weights of red, green and blue in the luma.
+#: Weights of red, green and blue for luma.
 LUMA = (0.2989, 0.587, 0.114)
 #: The orders of a colour jitter's four operations.
 ORDERS = tuple(itertools.permutations(range(4)))
-#: The place of each operation in each order, [24, 4].
+#: Position of each operation in each order, [24, 4].
 _PLACE = torch.tensor(ORDERS).argsort(1)
-#: The number of the hue among brightness, contrast, saturation and hue.
+#: Index of hue among brightness, contrast, saturation and hue.
 _HUE = 3
 
 
@@ -40,7 +41,8 @@ def unit(images: Tensor) -> Tensor:
 
 
 def luma(images: Tensor) -> Tensor:
-    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]; the mean of the channels if there are not three."""
+    """0.2989 R + 0.587 G + 0.114 B, [B, 1, H, W]; the mean of the channels if there are not
+    three."""
     if images.shape[1] != 3:
         return images.mean(1, keepdim=True)
     gray = images[:, :1] * LUMA[0]
@@ -83,13 +85,15 @@ def adjust_hue(
     shift: Tensor,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Turn the hue by `shift` [B] of the full circle, in [−½, ½]; HSV value and saturation stay.
+    """Shift the hue by `shift` [B] of the full circle, in [−½, ½]; HSV value and saturation do not
+    change.
 
     With V = max, C = max − min, r = (R − min)/C, d = (G − B)/C, the hue in sixths of the circle is
-    h = ±(2 − r + (1 − |d|)(1 − 2r)) with the sign of d, one formula for all six sectors; and the colours of a hue h in
-    [0, 6) are R = V − C·clip(2 − |h − 3|), G = V − C·clip(|h − 2| − 1), B = V − C·clip(|h − 4| − 1), clip to [0, 1].
-    Without comparisons, cases or the saturation this is three times as fast as converting to HSV and back.
-    out: where to write, may be `images`.
+    h = ±(2 − r + (1 − |d|)(1 − 2r)) with the sign of d: one formula for all six sectors. The
+    colours of a hue h in [0, 6) are R = V − C·clip(2 − |h − 3|), G = V − C·clip(|h − 2| − 1), B = V
+    − C·clip(|h − 4| − 1), with clip to [0, 1]. Without comparisons, cases or the saturation this is
+    three times as fast as converting to HSV and back.
+    out: tensor for the result; may be `images`.
     """
     red, green, blue = images.unbind(1)
     value = torch.maximum(red, green)  # [B, H, W]
@@ -117,8 +121,10 @@ def adjust_hue(
 class Jitter(NamedTuple):
     """The parameters of a colour jitter for a batch, all [B] on the CPU.
 
-    brightness, contrast, saturation: factors. hue: shift in turns. order: int64 in 0 … 23, the rank of the image's
-    permutation of (brightness, contrast, saturation, hue) in lexicographic order.
+    brightness, contrast, saturation: factors.
+    hue: shift in turns.
+    order: int64 in 0 … 23, lexicographic rank of the image's permutation of (brightness, contrast,
+    saturation, hue).
     """
 
     brightness: Tensor
@@ -136,7 +142,7 @@ class Jitter(NamedTuple):
 
 
 def hue_turn(jitter: Jitter) -> Tensor:
-    """The place of the hue in each image's order: 0, 1, 2 or 3, [B] on the CPU."""
+    """Return the position of hue in each image's order: 0, 1, 2 or 3, [B] on the CPU."""
     return _PLACE[jitter.order, _HUE]
 
 
@@ -144,20 +150,22 @@ def color_jitter(
     images: Tensor,
     jitter: Jitter,
 ) -> Tensor:
-    """Brightness, contrast, saturation and hue, clipped after each, in a separate order per image (F20).
+    """Apply brightness, contrast, saturation and hue, clipped after each, in a separate order per
+    image (F20).
 
-    The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so three such steps serve the whole batch in any
-    order; before, between and after them the hue changes in the images whose order says so. Images must be sorted by
-    `hue_turn`, so that those are neighbours. Parameters are on the CPU and copied to the device once; nothing is read
-    back. Images without three channels get no hue, and must not get saturation.
+    The first three are all clip(a·x + b·luma(x) + c·mean luma(x)), so three such steps serve the
+    whole batch in any order. Before, between and after these steps, the hue changes in the images
+    whose order puts it there. Images must be sorted by `hue_turn`, so that these images are
+    neighbours. Parameters are on the CPU and are copied to the device once; nothing is read back.
+    If images do not have three channels, hue does not apply and saturation is not allowed.
     """
     turns = hue_turn(jitter)
     out = images.clone(memory_format=torch.contiguous_format)
     assert bool((turns.diff() >= 0).all()), "images must be sorted by hue_turn"
-    # the step of each operation among the three that are not hue
+    # the step of each operation, not counting hue
     place = _PLACE[jitter.order][:, :_HUE]  # [B, 3]
     step = place - (place > turns[:, None]).long()  # [B, 3]
-    # the coefficients a, b and c of each step; contrast shares with the mean luma, saturation with the luma
+    # coefficients a, b and c of each step: contrast mixes with the mean luma, saturation with luma
     coefficients = torch.zeros(3, 3, len(out))  # [step, (a, b, c), B]
     rows = torch.arange(len(out))
     coefficients[step[:, 0], 0, rows] = jitter.brightness
@@ -168,7 +176,7 @@ def color_jitter(
     packed = to_device(torch.cat((coefficients.view(9, -1), jitter.hue[None])), out.device)
     start = 0
     for turn, count in enumerate(turns.bincount(minlength=4).tolist()):
-        # turn the hue of the images whose order says so now
+        # shift the hue of the images whose order puts it here
         if count and out.shape[1] == 3:
             part = slice(start, start + count)
             adjust_hue(out[part], packed[9, part], out[part])
@@ -187,7 +195,8 @@ def blur_radius(
     sigma: float,
     size: int,
 ) -> int:
-    """The radius of a blur kernel: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below `size`.
+    """Return the radius of a blur kernel: ⌈3 σ⌉ pixels (0.3 % of the weight is beyond), below
+    `size`.
 
     The published σ of at most 2 pixels give 13 taps (F20).
     """
@@ -199,10 +208,12 @@ def gaussian_blur(
     sigma: Tensor,
     radius: int,
 ) -> Tensor:
-    """Separable Gaussian blur with a standard deviation per image, `sigma` [B] in pixels, and reflected borders.
+    """Separable Gaussian blur with a standard deviation per image, `sigma` [B] in pixels, and
+    reflected borders.
 
-    w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's `gaussian_blur` with kernel
-    2·radius + 1. Each axis is one product with a band matrix per image that includes the reflection.
+    w_k ∝ exp(−k² / 2σ²), |k| ≤ radius < min(H, W), normalised to sum 1: torchvision's
+    `gaussian_blur` with kernel 2·radius + 1. Each axis is one product with a band matrix per image
+    that includes the reflection.
     """
     height, width = images.shape[2:]
     if radius >= min(height, width):
@@ -233,12 +244,12 @@ def solarize(
     images: Tensor,
     threshold: float = 0.5,
 ) -> Tensor:
-    """1 − x where x ≥ threshold, else x."""
+    """Return 1 − x for pixels x ≥ threshold, otherwise x."""
     return torch.where(images >= threshold, 1 - images, images)
 
 
-#: Optical densities of haematoxylin, eosin and DAB in red, green and blue, one stain per row (Ruifrok and Johnston
-#: 2001).
+#: Optical densities of haematoxylin, eosin and DAB in red, green and blue, one stain per row
+#: (Ruifrok and Johnston 2001).
 STAINS = torch.tensor([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
 
 
@@ -249,8 +260,9 @@ def stain_jitter(
 ) -> Tensor:
     """Change each stain's amount s to a·s + b in RGB images of histological sections.
 
-    With optical densities −ln x = s·M, where the rows of M are STAINS, x' = clip(exp(−(a∘s + b)·M)) (Tellez et al.
-    2018, doi 10.1109/TMI.2018.2820199). x is clipped to at least 10⁻⁶. factor, shift: a, b, [B, 3] on the CPU.
+    With optical densities −ln x = s·M, where the rows of M are STAINS, x' = clip(exp(−(a∘s + b)·M))
+    (Tellez et al. 2018, doi 10.1109/TMI.2018.2820199). x is clipped to at least 10⁻⁶.
+    factor, shift: a, b, [B, 3] on the CPU.
     """
     mix = STAINS.inverse() @ (factor[:, :, None] * STAINS)  # [B, 3, 3], from densities to densities
     packed = to_device(torch.cat((mix, (shift @ STAINS)[:, None]), 1), images.device)

@@ -9,15 +9,17 @@ from hexa.runtime.precision import at_least_fp32
 
 
 def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tensor:
-    """Codes [B, K] of scores (cosines) [B, K]: rows sum to 1, columns to nearly B / K; in fp32 or better.
+    """Return codes [B, K] of scores (cosines) [B, K]: rows sum to 1, columns to nearly B / K; in
+    fp32 or better.
 
-        Q = exp(s / ε);  n times:  Q_bk ← Q_bk / (K · Σ_b Q_bk),  then  Q_bk ← Q_bk / (B · Σ_k Q_bk);  codes B · Q
+        Q = exp(s / ε);  n times:  Q_bk ← Q_bk / (K · Σ_b Q_bk),  then  Q_bk ← Q_bk / (B · Σ_k Q_bk)
 
-    Cosines are at most 1, so exp((s − 1) / ε), equal up to a factor that cancels, cannot overflow.
+    The codes are B · Q. Cosines are at most 1, so exp((s − 1) / ε), which is equal up to a factor
+    that cancels, cannot overflow.
     """
     with torch.autocast(scores.device.type, enabled=False):
         codes = at_least_fp32(scores).sub(1).div_(epsilon).exp_()
-        # if all similarities to a prototype underflow
+        # avoids 0 / 0 if all similarities to a prototype underflow
         tiny = torch.finfo(codes.dtype).tiny
         for _ in range(iterations):
             # the constants K and B of the equation cancel in the next division, and in the codes

@@ -1,4 +1,4 @@
-"""Swapped prediction: each crop predicts the codes of the others (SwAV, F9; DINO)."""
+"""Swapped prediction: each crop predicts the codes of the other crops (SwAV, F9; DINO)."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ def swapped_prediction(
     codes: Tensor,
     crops: Sequence[int],
 ) -> Tensor:
-    """The cross-entropy of codes and predictions over all pairs of a code and another crop.
+    """Return the cross-entropy of codes and predictions over all pairs of a code and another crop.
 
         ℓ_v = V / P · Σ_{c ≠ v} −Σ_k q_ck · log softmax_k(s_v),   P the number of pairs,
 
-    so that the mean over [V, B] is the mean over pairs. scores: [V, B, K], divided by their temperature. codes:
-    [A, B, K] of the crops numbered `crops`, which need not be among the V. Returns [V, B].
+    so that the mean over [V, B] is the mean over pairs.
+    scores: [V, B, K], divided by their temperature.
+    codes: [A, B, K] of the crops with indices `crops`, which may exceed V.
+    Returns [V, B].
     """
     views = len(scores)
     pairs = sum(views - (crop < views) for crop in crops)
@@ -32,7 +34,7 @@ def targets_of_others(
     crops: Sequence[int],
     views: int,
 ) -> Tensor:
-    """The sum of the codes [A, B, K] of the other crops, for each of V crops: [V, B, K]."""
+    """Return for each of V crops the sum of the codes [A, B, K] of the other crops: [V, B, K]."""
     targets = codes.sum(0).repeat(views, 1, 1)
     for own, crop in zip(codes, crops, strict=True):
         if crop < views:

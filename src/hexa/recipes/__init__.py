@@ -1,9 +1,9 @@
-"""Recipes: an experiment is a function that returns a complete `Experiment`.
+"""Recipes: functions that return a complete `Experiment`.
 
-Its docstring states the command, the expected result and the cost; `hexa recipes` prints them. The name on the command
-line is the function's, with dashes, optionally followed by modifiers (`hexa.recipes.modifiers`), such as
-`cifar10-simclr+small+adversarial`. Your own recipe is such a function in any file: `hexa pretrain ./mine.py:name`.
-The recipes of the paper's published rows are in `hexa_paper`.
+The docstring of a recipe states the command, the expected result and the cost, which `hexa recipes` prints. The command
+line uses the function name with dashes, optionally followed by modifiers (`hexa.recipes.modifiers`), such as
+`cifar10-simclr+small+adversarial`. A recipe of your own is such a function in any file: `hexa pretrain ./mine.py:name`.
+The recipes for the published rows of the paper are in `hexa_paper`.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from hexa.entry_points import loaded
 if TYPE_CHECKING:
     from hexa.recipes.experiment import Experiment
 
-#: The entry points of modules with further recipes.
+#: Group of entry points for modules with further recipes.
 RECIPES = "hexa.recipes"
 Recipe = Callable[[], "Experiment"]
 _registry: dict[str, Recipe] = {}
-#: Of families: the docstring, or what writes it, and the fields that the small version changes too.
+#: For families of recipes: the docstring or a function that writes it, and the fields of the small version.
 _docs: dict[str, str | Callable[[Experiment], str]] = {}
 _small: dict[str, dict[str, Any]] = {}
 
 
 def recipe(function: Recipe) -> Recipe:
-    """Offer this function by its name with dashes."""
+    """Register a function as a recipe; its name is the function name with dashes."""
     name = function.__name__.replace("_", "-")
     if name in _registry:
-        raise ValueError(f"two recipes are called {name}; rename one of the functions")
+        raise ValueError(f"two recipes have the name {name}; rename one of the functions")
     _registry[name] = function
     return function
 
@@ -43,10 +43,10 @@ def recipe(function: Recipe) -> Recipe:
 def register(
     name: str, function: Recipe, doc: str | Callable[[Experiment], str] = "", **small: Any
 ) -> None:
-    """Offer one of a family of recipes that differ by a parameter.
+    """Register one recipe of a family of recipes that differ by a parameter.
 
-    doc: a docstring, or a function from the recipe's experiment to one; the function's own if none is given. small:
-    fields that its small version changes.
+    doc: a docstring, or a function from the experiment to a docstring (default: the docstring of `function`). small:
+    fields of the small version.
     """
     function.__name__ = name.replace("-", "_")
     _docs[name], _small[name] = doc, small
@@ -54,7 +54,7 @@ def register(
 
 
 def import_own() -> list[str]:
-    """Import the modules of this package; the names of all recipes that are registered then."""
+    """Import the modules of this package, and return the names of all registered recipes."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
     return list(_registry)
@@ -62,19 +62,19 @@ def import_own() -> list[str]:
 
 @functools.cache
 def _all() -> dict[str, Recipe]:
-    """Those of this package, and of the modules that installed distributions name as entry points of RECIPES."""
+    """Return the recipes of this package, and of modules that installed distributions name as entry points."""
     import_own()
     loaded(RECIPES)
     return _registry
 
 
 def names() -> list[str]:
-    """The names of all recipes, sorted, without modifiers."""
+    """Return the names of all recipes, sorted, without modifiers."""
     return sorted(_all())
 
 
 def get(name: str) -> Experiment:
-    """The experiment of a recipe with its modifiers. Raises UserError."""
+    """Return the experiment of a recipe with its modifiers. Raises UserError."""
     from hexa.recipes import modifiers
 
     known = _all()
@@ -84,7 +84,7 @@ def get(name: str) -> Experiment:
 
 
 def check(base: str, known: Collection[str]) -> None:
-    """Raise UserError if a name without modifiers is not among the known ones."""
+    """Raise UserError if a name without modifiers is unknown."""
     if base not in known:
         raise UserError(
             f"unknown recipe '{base}'; {_nearest(base, known)} (`hexa recipes` lists all)"
@@ -92,7 +92,7 @@ def check(base: str, known: Collection[str]) -> None:
 
 
 def _nearest(name: str, known: Collection[str]) -> str:
-    """The nearest recipe for an error; one with hard examples if the name speaks of them."""
+    """Return the nearest recipe for an error; a recipe with hard examples if the name contains one."""
     plain = name.replace("hexa-", "")
     if plain != name and plain in known:
         return f"did you mean '{plain}+adversarial'?"
@@ -105,7 +105,7 @@ def _nearest(name: str, known: Collection[str]) -> str:
 
 
 def describe() -> list[dict[str, Any]]:
-    """All recipes: name, method, hard examples, data, and what the docstring says about result and cost."""
+    """Return a row for every recipe: name, method, hard examples, data, expected result and cost."""
     described = []
     for name, function in sorted(_all().items()):
         experiment = function()
@@ -127,7 +127,7 @@ def describe() -> list[dict[str, Any]]:
 
 
 def _read(doc: str) -> tuple[str, dict[str, str]]:
-    """Summary line, and the paragraphs that begin with Command:, Expected: and Cost:."""
+    """Return the summary line, and the paragraphs that begin with Command:, Expected: and Cost:."""
     labelled = re.split(r"^\s*(Command|Expected|Cost): ", doc, flags=re.MULTILINE)
     facts = {"command": "", "expected": "", "cost": ""}
     for label, text in zip(labelled[1::2], labelled[2::2], strict=True):
@@ -136,5 +136,5 @@ def _read(doc: str) -> tuple[str, dict[str, str]]:
 
 
 def _first_paragraph(text: str) -> str:
-    """The words of the first paragraph, on one line."""
+    """Return the first paragraph on one line."""
     return " ".join(text.split("\n\n")[0].split())

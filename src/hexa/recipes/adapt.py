@@ -1,4 +1,4 @@
-"""To begin from weights, on your own images: what `hexa adapt` plans with, and what makes weights robust."""
+"""Recipes of `hexa adapt` and `hexa harden`, which train from initial weights on your own images."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hexa.training.schedules import ScheduleConfig
 
 @recipe
 def adapt() -> Experiment:
-    """SimCLR from weights that are good already, on some thousand images.
+    """SimCLR from pre-trained weights, on a few thousand images.
 
-    A queue or a momentum twin would begin with the embeddings of a head that knows nothing, and learn from them for
-    longer than such a run takes: MoCo-v2 first loses what the start knew (docs/decisions/adapt-and-harden.md).
+    A queue or a momentum encoder would hold embeddings of an untrained head for longer than such a run takes: MoCo-v2
+    first forgets what the initial weights know (docs/decisions/adapt-and-harden.md).
 
     Command: hexa pretrain adapt --start BACKBONE --data folder:photos, or hexa adapt, which chooses size and length
 
     Expected: docs/results.md.
 
-    Cost: what `hexa adapt` is given.
+    Cost: the time limit of `hexa adapt`.
     """
     return Experiment(
         recipe="adapt",
@@ -48,23 +48,23 @@ def adapt() -> Experiment:
 
 @recipe
 def teacher() -> Experiment:
-    """A robust copy of weights that are good already: adversarial views are to have the features of the clean ones.
+    """A robust copy of pre-trained weights: adversarial views learn the features of the clean views.
 
-    One step of 4 grey levels from a random point within 4, through the only batch-norms, whose statistics are kept;
-    views are the images, mirrored or not, half of them in another contrast, which teacher and student see alike. One
-    image of each batch of 32 is not attacked. More than some 700 steps overfit to a single step: give two of ¾ ε,
-    `--hard_examples.adversarial.steps 2 --hard_examples.adversarial.step_size 3`.
+    The attack takes one step of 4/255 from a random point within ε = 4/255. There is one set of batch-norms, with frozen
+    statistics. Views are the whole images, mirrored or not, half of them with changed contrast; teacher and student see
+    the same views. One image in each batch of 32 is not attacked. A training of more than about 700 steps overfits to a
+    one-step attack; use two steps of ¾ ε: `--hard_examples.adversarial.steps 2 --hard_examples.adversarial.step_size 3`.
 
     Command: hexa pretrain teacher --start BACKBONE --data folder:photos, or hexa harden, which chooses size and length
 
     Expected: docs/results.md.
 
-    Cost: a third of a minute of a fast core for each epoch of 2,000 images of 64 pixels with EfficientNet-Lite0.
+    Cost: 20 seconds of a fast core per epoch of 2,000 images at 64 pixels with EfficientNet-Lite0.
     """
-    # not noise of 2 ε or a step of 1.25 ε, which did worse on held-out images (benchmarks/tables.md)
+    # noise of 2 ε and a step of 1.25 ε were worse on held-out images (benchmarks/tables.md)
     attack = {"epsilon": 4.0, "step_size": 4.0, "random_start": 1.0, "branch": "main"}
     views = {"recipe": "crop-flip", "scale": (1.0, 1.0), "ratio": (1.0, 1.0)}
-    # without it the copy fails on images of low contrast (docs/decisions/adapt-and-harden.md)
+    # without contrast changes, the copy fails on images of low contrast (docs/decisions/adapt-and-harden.md)
     colours = {
         "jitter_probability": 0.5,
         "brightness": 0.0,
@@ -78,13 +78,13 @@ def teacher() -> Experiment:
             "views": ViewsConfig.model_validate({**views, **colours}),
             "method": TeacherConfig(
                 distance="cosine"
-            ),  # more robust than by l2 in the same time (benchmarks/speedrun/README.md)
+            ),  # more robust than l2 at equal training time (benchmarks/speedrun/README.md)
             "hard_examples": {
                 "adversarial": Adversarial.model_validate({**attack, "fraction": 31 / 32})
             },
-            # with an equal weight on clean views next to nothing of the robustness is left
+            # with equal weight on clean views, almost no robustness is left
             "objective": ObjectiveConfig(split=True, clean_fraction=1 / 32),
-            # without a warm-up the student begins by forgetting what it knew
+            # without a warm-up, the student first forgets what it knows
             "batch_size": 32,
             "optimizer": OptimizerConfig(
                 name="muon", learning_rate=0.002, other_rate=0.01, weight_decay=1e-4

@@ -1,10 +1,11 @@
 """CIFAR-10 with every method, on ResNet-18; `+small` trains a small network in minutes on two cores.
 
-MoCo-v2 has the settings of MoCo's own demo (F4), but for `+small`, SimCLR its authors' at this size (F6), SimSiam
-too; rotation has its paper's batch, momentum and decay, but not its schedule. Elsewhere nothing official exists (F8): a method's own fields are shrunk with the network, its
-optimizer and schedule are MoCo's, or those published for batches of 256 with prototypes. There are a few hundred
-prototypes a head, because 3000 clusters of 50,000 images are poor pseudo-labels. `+small` has a network, views and an
-optimizer of its own (`_small`). Their fields are in `cifar10.yaml`.
+MoCo-v2 has the settings of the MoCo demo (F4); SimCLR (F6) and SimSiam have the published settings for this image size.
+Rotation has the published batch size, momentum and weight decay, but another schedule. For the other methods, no
+official settings exist (F8): fields of the method are scaled down with the network, and optimizer and schedule are those
+of MoCo or, for methods with prototypes, those published for batches of 256. A head has a few hundred prototypes, because
+3000 clusters of 50,000 images are poor pseudo-labels. `+small` changes network, views and optimizer (`_small`). The
+fields of the recipes are in `cifar10.yaml`.
 """
 
 from __future__ import annotations
@@ -52,14 +53,14 @@ SMALLER: Fields = {"size": 24, "test_scale": 1.333}
 DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
 _MUON = OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **DECAY)
 WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
-#: By name: the fields that differ from MoCo-v2's, and what the file says besides.
+#: Entries by name: the fields that differ from MoCo-v2, and the texts of `_NOT_FIELDS`.
 RECIPES: dict[str, Fields] = parsing.read_resource("hexa.recipes", "cifar10.yaml")["recipes"]
-#: What an entry says besides fields.
+#: Keys of an entry that are not fields.
 _NOT_FIELDS = {"title", "expected", "cost", "small"}
 
 
 def small(views: ViewsConfig) -> Fields:
-    """Network, optimizer and views of small versions; a view has three quarters of the features' size."""
+    """Return network, optimizer and views of small versions; views have three quarters of the evaluation size."""
     return {
         "network": wide((32, 64, 128)),
         "optimizer": _MUON,
@@ -68,10 +69,10 @@ def small(views: ViewsConfig) -> Fields:
 
 
 def _small(given: Fields) -> Fields:
-    """The fields of the small version of a recipe.
+    """Return the fields of the small version of a recipe.
 
-    Three wide stages on a fixed stem learn more in a given time than four narrow ones, by Muon, with smaller views of
-    larger crops (docs/results.md), unless `small` has views.
+    At equal training time, three wide stages on a fixed stem learn more than four narrow stages; so do Muon, and smaller
+    views of larger crops (docs/results.md). Fields in `small` take precedence.
     """
     experiment = make("", given)
     views = experiment.views
@@ -82,7 +83,7 @@ def _small(given: Fields) -> Fields:
 
 
 def make(name: str, given: Fields) -> Experiment:
-    """The recipe cifar10-NAME: MoCo-v2 with these fields."""
+    """Return the recipe cifar10-NAME: MoCo-v2 with these fields."""
     base = Experiment(
         recipe=f"cifar10-{name}",
         data="cifar10",
@@ -102,7 +103,7 @@ def make(name: str, given: Fields) -> Experiment:
 
 
 def offer(recipes: dict[str, Fields]) -> None:
-    """Register cifar10-NAME for each entry, as RECIPES has them."""
+    """Register cifar10-NAME for each entry; entries have the form of RECIPES."""
     for name, given in recipes.items():
         register(
             f"cifar10-{name}",

@@ -1,8 +1,7 @@
-"""Robust self-supervision on CIFAR-10 as published, as far as the contract expresses it: ε = 8 grey levels, ResNet-18.
+"""Published robust self-supervision on CIFAR-10, with ε = 8/255 and ResNet-18; docstrings name the differences.
 
-Published numbers are accuracies of a linear layer on frozen features: under AutoAttack within 8 grey levels, on
-CIFAR-10-C, on clean images (`hexa evaluate robust`, presets autoattack and corruptions); `hexa reproduce robust` makes
-the table.
+Published numbers are accuracies of a linear layer on frozen features: under AutoAttack at ε = 8/255, on CIFAR-10-C, and
+on clean images (`hexa evaluate robust`, presets autoattack and corruptions). `hexa reproduce robust` writes the table.
 """
 
 from __future__ import annotations
@@ -36,17 +35,17 @@ def _adversarial(**fields: Any) -> dict[str, Adversarial]:
 
 
 def acl() -> Experiment:
-    """SimCLR of clean and of adversarial views, each with their batch-norms (ACL, Jiang et al., NeurIPS 2020).
+    """SimCLR on clean and on adversarial views with separate batch-norms (ACL, Jiang et al., NeurIPS 2020).
 
-    ResNet-18, dual stream: both terms count half; adversarial views are compared with each other, and attacked by PGD-5
-    on that loss, through their own batch-norms, with which they are evaluated (--branch aux).
+    ResNet-18, dual stream: both terms have weight ½. Adversarial views are compared with each other. PGD-5 attacks that
+    loss through the auxiliary batch-norms, which the evaluation also uses (--branch aux).
 
     Command: hexa pretrain cifar10-acl
 
     Expected: published 39.2 % under attack, 70.7 % corrupted, 78.2 % clean (RobustSSL leaderboard). Not yet run here.
 
-    Cost: seven passes a step against one of SimCLR (clean, five of the attack, adversarial), 1000 epochs of 50,000
-    images; for a GPU.
+    Cost: seven times SimCLR (clean pass, five passes of the attack, adversarial pass), 1000 epochs of 50,000 images; for
+    a GPU.
     """
     return _experiment(
         "acl",
@@ -60,20 +59,22 @@ def acl() -> Experiment:
 
 
 def deacl() -> Experiment:
-    """A robust student of your own plain run, by cosine (DeACL, Zhang et al., ECCV 2022).
+    """A robust student of a plain run of your own, by cosine distance (DeACL, Zhang et al., ECCV 2022).
 
-    ResNet-18. First the teacher, without attacks (cifar10-simclr --epochs 1000), then a student with random weights:
-    PGD-5 against the teacher's feature, one set of batch-norms, the adversarial term twice the clean one. As published
-    that term compares with the student's own clean feature, in one pass with it, and crops are shifted by up to four
-    pixels; here it compares with the teacher's, and crops show 80 % of the image or more.
+    ResNet-18. Train the teacher first, without attacks (cifar10-simclr --epochs 1000). The student has random weights,
+    one set of batch-norms, and PGD-5 against the feature of the teacher; the adversarial term has twice the weight of
+    the clean term. Two details differ from the publication. There, the adversarial term uses the student's own clean
+    feature and crops are shifted by up to four pixels; here, it uses the teacher's feature, and crops show 80 % of the
+    image or more.
 
     Command: hexa pretrain cifar10-deacl --method.teacher RUN
 
-    Expected: published 43.3 % under attack, 73.1 % corrupted, 79.9 % clean (RobustSSL leaderboard), by its authors
-    46.1 % and 80.8 % clean. Not yet run here.
+    Expected: published 43.3 % under attack, 73.1 % corrupted, 79.9 % clean (RobustSSL leaderboard); 46.1 % under attack
+    and 80.8 % clean in the publication. Not yet run here.
 
-    Cost: eight passes a step against one of SimCLR (teacher, clean, five of the attack, adversarial) of half as many
-    views, 100 epochs of 50,000 images, and the teacher's; for a GPU. `+small` needs a teacher of `+small`.
+    Cost: the training of the teacher, then eight passes per step (teacher, clean, five of the attack, adversarial), each
+    on half as many views as the one pass of SimCLR, 100 epochs of 50,000 images; for a GPU. `+small` needs a teacher of
+    `+small`.
     """
     return _experiment(
         "deacl",
@@ -88,14 +89,14 @@ def deacl() -> Experiment:
 
 
 def _shifted() -> ViewsConfig:
-    """Nearly whole images, mirrored or not, in place of published shifts by up to four pixels."""
+    """Return views of nearly whole images, mirrored or not, which replace the published shifts by up to four pixels."""
     return views_at_32("crop-flip", scale=(0.8, 1.0))
 
 
 def _small(experiment: Experiment, rate: float) -> dict[str, Any]:
-    """The fields of a small version: those of cifar10.py, at another rate.
+    """Return the fields of a small version, as in cifar10.py, with another learning rate.
 
-    rate: the best of four, searched by robust_scratch.py of benchmarks.
+    rate: the best of four learning rates (benchmarks/robust_scratch.py).
     """
     made = small(experiment.views)
     made["optimizer"] = made["optimizer"].model_copy(update={"learning_rate": rate})

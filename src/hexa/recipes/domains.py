@@ -1,7 +1,7 @@
-"""Fields of views that fit images which are not photographs of things; `domains.yaml` has them.
+"""Presets of views for images other than photographs of objects, read from `domains.yaml`.
 
-`--domain NAME` of `hexa pretrain` and `hexa visualize` sets them; what a user sets besides wins. Groups of extra_crops
-keep what they say themselves, as those of BYOL and DINO do of blur and solarisation.
+`--domain NAME` sets the fields of a preset; fields that the user sets take precedence. Groups of extra_crops keep their
+own fields, such as blur and solarisation in BYOL and DINO.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ NAMES = tuple(_VIEWS)
 
 
 def changes(name: str, given: Collection[str] = ()) -> dict[str, Any]:
-    """The fields of an experiment that a domain sets, by dotted path, for `hexa.recipes.experiment.override`.
+    """Return the fields that a domain sets, by dotted path, for `hexa.recipes.experiment.override`.
 
-    given: the paths that a user sets, which are left out; `views.scale` is one way to say how large crops are, so that
-    with it no magnification is set. Raises UserError with the nearest name.
+    given: paths that the user sets, which are left out. If `views.scale` is given, `views.magnification` is left out
+    too, because both set the size of crops. Raises UserError with the nearest name.
     """
     if name not in _VIEWS:
         raise UserError(f"--domain: unknown domain '{name}'; {nearest(name, NAMES)}")

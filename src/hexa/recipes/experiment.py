@@ -1,4 +1,4 @@
-"""An experiment: the complete, typed description of one run, which a recipe returns and config.yaml stores."""
+"""The complete, typed description of a run, which a recipe returns and config.yaml stores."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from hexa.weights.start import StartConfig
 
 
 class Experiment(Config):
-    """Everything that decides a run. `config.yaml` holds it whole and can be fed back with `--config`."""
+    """All settings of a run. `config.yaml` stores them completely, and `--config` reads them again."""
 
     recipe: str
-    """The recipe it started from."""
+    """Name of the recipe of this experiment."""
     data: str
-    """The source of images: digits, folder:PATH, parquet:PATH, cifar10, … (SOURCE#split picks a split)."""
+    """Source of images: digits, folder:PATH, parquet:PATH, cifar10, … (SOURCE#NAME picks a split)."""
     images: int | None = pydantic.Field(default=None, gt=0)
-    """Images to draw from the source by the seed, evenly from its classes if it has labels; none takes all."""
+    """Number of images to draw by the seed, evenly from the classes if there are labels; none uses all images."""
     seed: int = pydantic.Field(default=0, ge=0)
-    """The seed of every random stream."""
+    """Seed of every random stream."""
     epochs: int = pydantic.Field(gt=0)
-    """Passes over the data."""
+    """Number of passes over the data."""
     max_steps: int | None = pydantic.Field(default=None, gt=0)
-    """Steps after which the run ends, even within an epoch; none for the end of the last. Schedules go by `epochs`."""
+    """Number of steps after which the run ends; none ends with the last epoch. Schedules depend on `epochs` alone."""
     batch_size: int = pydantic.Field(gt=0)
-    """Images a step over all processes."""
+    """Number of images per step, over all processes."""
     network: NetworkConfig
     start: StartConfig = StartConfig()
     views: ViewsConfig
@@ -60,7 +60,7 @@ class Experiment(Config):
     @pydantic.field_validator("hard_examples", mode="before")
     @classmethod
     def _hard_examples(cls, value: Any) -> dict[str, HardExample]:
-        """Each by its `kind`; the key of the entry stands in for an absent kind, and an empty entry is left out."""
+        """Parse each entry by its `kind`; the key is the default kind, and an empty entry is left out."""
         if not isinstance(value or {}, Mapping):
             raise ConfigError(
                 [("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")]
@@ -83,9 +83,9 @@ class Experiment(Config):
         return examples
 
     def essence(self, exclude: set[str] | dict[str, Any]) -> list[Any]:
-        """As JSON, what is not at its default, and the kinds of method and hard examples, in the order of their names.
+        """Return fields that differ from their default, as JSON, and the kinds of method and hard examples by name.
 
-        Hashes are made of it, so that a field which is new in a later version does not change them.
+        Hashes use this form, so that a new field in a later version does not change a hash.
         """
         kinds = [hard.kind for _, hard in sorted(self.hard_examples.items())]
         return [
@@ -99,16 +99,16 @@ class Experiment(Config):
         return self
 
 
-#: The experiment of these fields. Raises ConfigError that names each wrong field.
+#: Return the experiment of a mapping of fields. Raises ConfigError that names each invalid field.
 validate = Experiment.from_fields
 
 
 def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
-    """The experiment with some fields changed.
+    """Return the experiment with some fields changed.
 
-    `changes` maps dotted paths to values or to their text, read as YAML: {"method.temperature": "0.1"}. A hard example
-    that the recipe lacks is added by naming a field of it, and taken out by setting it to `none`. Another `method.name`
-    is that method with its defaults, whatever the recipe's had; a `views.size` is that of the features, too, unless
+    changes: dotted path -> value, or text that is read as YAML, such as {"method.temperature": "0.1"}. Setting a field
+    of a missing hard example adds the hard example; setting a hard example to `none` removes it. A new `method.name`
+    resets all fields of the method to their defaults. A new `views.size` is also the image size of features, unless
     `views.test_scale` is given. Raises ConfigError.
     """
     fields = experiment.model_dump(mode="json")
@@ -143,7 +143,7 @@ def override(experiment: Experiment, changes: Mapping[str, Any]) -> Experiment:
 
 
 def load(path: Path | str) -> Experiment:
-    """Read an experiment from YAML. Raises UserError that names the file and the field."""
+    """Read an experiment from a YAML file. Raises UserError that names the file and the field."""
     try:
         return validate(fields_of(Path(path)))
     except ConfigError as error:
@@ -151,10 +151,10 @@ def load(path: Path | str) -> Experiment:
 
 
 def fields_of(path: Path) -> dict[str, Any]:
-    """What a config.yaml holds, whether or not it is an experiment. Raises UserError that names the file."""
+    """Read the fields of a config.yaml without validation. Raises UserError that names the file."""
     if path.is_dir():
         raise UserError(
-            f"{path}: is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}"
+            f"{path} is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}"
         )
     try:
         text = parsing.read_text(path, parsing.MOST_YAML)
@@ -167,14 +167,12 @@ def fields_of(path: Path) -> dict[str, Any]:
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     if not isinstance(fields, dict):
-        raise UserError(
-            f"{path}: holds no fields; a config.yaml of a run shows what one looks like"
-        )
+        raise UserError(f"{path} has no fields; give a config.yaml with fields, like that of a run")
     return fields
 
 
 def dump(experiment: Experiment, path: Path) -> None:
-    """Write the complete experiment as YAML, atomically."""
+    """Write the complete experiment to a YAML file, atomically."""
     write_text(
         path,
         yaml.dump(
@@ -184,7 +182,7 @@ def dump(experiment: Experiment, path: Path) -> None:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Without aliases, which are not read."""
+    """A YAML writer without aliases, which the reader refuses."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True

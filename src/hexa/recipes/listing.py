@@ -1,6 +1,6 @@
-"""The recipes as packages wrote them down, so that they are listed and looked up without importing torch.
+"""Lists recipes from files in the installed packages, without importing torch.
 
-`python -m hexa.recipes.listing` writes the files anew.
+`python -m hexa.recipes.listing` updates the files.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from hexa import recipes
 from hexa.entry_points import added
 from hexa.recipes import RECIPES
 
-#: The file of a package with the rows of `hexa.recipes.describe`, and for hexa itself the modifiers.
+#: Name of the file with the rows of `hexa.recipes.describe`; the file of hexa also has the modifiers.
 LISTED = "recipes.json"
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What the files say."""
+    """The contents of the files."""
 
     recipes: list[dict[str, Any]]
-    """The rows of `hexa.recipes.describe`."""
+    """Rows of `hexa.recipes.describe`."""
     modifiers: dict[str, str]
-    """What each modifier does, by its name without the plus."""
+    """Descriptions of the modifiers, by name without the plus."""
     complete: bool
-    """Whether every installed package with recipes has such a file."""
+    """True if every installed package with recipes has such a file."""
 
     @property
     def names(self) -> list[str]:
-        """The names of the recipes."""
+        """Names of the recipes."""
         return [row["name"] for row in self.recipes]
 
 
 @functools.cache
 def read() -> Listing:
-    """The files of all installed packages with recipes."""
+    """Read the files of all installed packages with recipes."""
     packages = {"hexa", *(entry.module.partition(".")[0] for entry in added(RECIPES))}
     contents = []
     for package in sorted(packages):
-        # a package that cannot be imported, or has no such file
+        # a package may have no such file, or fail to import
         with suppress(Exception):
             contents.append(json.loads((files(package) / LISTED).read_text("utf-8")))
     rows = [row for content in contents for row in content["recipes"]]
@@ -54,13 +54,13 @@ def read() -> Listing:
 
 
 def names() -> list[str]:
-    """The names of all recipes; they are imported only if a package has no such file."""
+    """Return the names of all recipes; recipes are imported only if a package has no such file."""
     listed = read()
     return listed.names if listed.complete else recipes.names()
 
 
 def write() -> None:
-    """Write the files of hexa and hexa_paper anew, in a process that has not imported hexa_paper before."""
+    """Write the files of hexa and hexa_paper; the process must not have imported hexa_paper before."""
     from hexa.recipes.modifiers import MODIFIERS
 
     own = recipes.import_own()

@@ -1,4 +1,4 @@
-"""What can be added to any recipe's name: `cifar10-simclr+small+adversarial`."""
+"""Modifiers of recipe names, such as `cifar10-simclr+small+adversarial`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.objective import ObjectiveConfig
 from hexa.recipes.experiment import Experiment
 
-#: Every modifier, in the order they are written in the name that a run records.
+#: Modifiers with descriptions, in the order of the name that a run records.
 MODIFIERS = {
-    "small": "a small ResNet whose first layer halves the image, 20 epochs of batches of 256: minutes on two cores",
+    "small": "a small ResNet whose first layer halves the image, 20 epochs, batch size 256: minutes on two cores",
     "adversarial": "adversarial views in addition to the clean ones",
     "robust": "adversarial views at ε = 8/255, through the clean batch-norms: robust, but less accurate",
     "cutmix": "cut-mixed views in addition to the clean ones",
     "cutmix-adversarial": "cut-mixed views of the adversarial views; needs +adversarial or +robust",
-    "split": "half of each batch clean, half cut-mixed, in one pass: costs as much as the plain recipe",
-    "late": "hard examples start half-way: until then the run equals the plain recipe, at its cost",
+    "split": "half of each batch clean, half cut-mixed, in one pass, at the cost of the plain recipe",
+    "late": "hard examples start half-way; the first half equals the plain recipe, also in cost",
 }
 #: N-FGSM (docs/results.md#robust-features-from-random-weights).
 _STRONG = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")
@@ -35,7 +35,7 @@ _HARD: dict[str, tuple[str, HardExample]] = {
 
 
 def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -> Experiment:
-    """The experiment as modified. small: the fields that its own small version changes. Raises UserError."""
+    """Return the modified experiment. small: fields of the recipe's own small version. Raises UserError."""
     asked = set(given)
     for name in asked - set(MODIFIERS):
         known = [f"+{modifier}" for modifier in MODIFIERS]
@@ -68,7 +68,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
     if "late" in asked:
         if not every:
             raise UserError(
-                f"{experiment.recipe}: +late delays hard examples, and there are none; add +adversarial"
+                f"{experiment.recipe}: +late delays hard examples, but the recipe has none; add +adversarial"
             )
         every = {kind: example.but(start=0.5) for kind, example in every.items()}
     name = "+".join([experiment.recipe, *(name for name in MODIFIERS if name in asked)])
@@ -76,7 +76,7 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
 
 
 def _narrow(experiment: Experiment) -> dict[str, Any]:
-    """The fields of small versions, unless a recipe has its own. Terms are averaged, so that no arm steps further."""
+    """Return the fields of small versions. Terms are averaged, so that hard examples do not increase the step size."""
     kept = experiment.network.model_dump(include={"streams", "mean", "std"})
     widths = (16, 32, 64, 128) if kept["streams"] == "one" else (8, 16, 32, 64)
     network = NetworkConfig(name="small-resnet", widths=widths, stem_stride=2, **kept)

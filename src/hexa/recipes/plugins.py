@@ -1,7 +1,7 @@
-"""Recipes from outside the package: `./my_method.py:recipe` names a function that returns an Experiment.
+"""Recipes in files of the user: `./my_method.py:recipe` names a function that returns an Experiment.
 
-A run's config.yaml names the file that its method came from. Reading a run imports it only with --trust; otherwise
-whoever wrote the folder would decide what runs here.
+The config.yaml of a run names the file of its method. Reading a run imports this file only with --trust, because the
+author of a run folder must not decide which code runs here.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
     from hexa.recipes.experiment import Experiment
 
+#: Maximum size of a recipe file, in bytes.
 _LARGEST = 4 * 1024**2
 
 
 def is_plugin(spec: str) -> bool:
-    """Whether this names a function of a file rather than a recipe of the package."""
+    """True if `spec` names a function in a file."""
     return ".py:" in spec
 
 
 def experiment_of(spec: str) -> Experiment:
-    """The experiment of a recipe's name or of `file.py:function`, as the user gave it. Raises UserError.
+    """Return the experiment of a recipe name or of `file.py:function`. Raises UserError.
 
-    The file is imported. Its absolute path becomes the experiment's `recipe`, so that the run finds its method again
-    from anywhere.
+    The file is imported. Its absolute path is stored in the field `recipe`, so that a run finds its method from any
+    working directory.
     """
     if not is_plugin(spec):
         from hexa import recipes
@@ -75,9 +76,9 @@ def experiment_of(spec: str) -> Experiment:
 
 
 def load(config: Path, trust: bool = False) -> Experiment:
-    """The experiment of a config.yaml. trust: import the file that it names as the source of its method.
+    """Read the experiment of a config.yaml. trust: import the file that it names as the source of its method.
 
-    Raises UserError, which names that file and the option if the experiment cannot be read without it.
+    Raises UserError; if the experiment needs that file, the message names the file and the option --trust.
     """
     from hexa.recipes import experiment
 
@@ -99,7 +100,7 @@ def load(config: Path, trust: bool = False) -> Experiment:
 
 
 def _source_of(file: Path) -> tuple[Path, bytes]:
-    """A file's whole path, and its content, which is read once: what is looked at is what runs. Raises UserError."""
+    """Return absolute path and content of a file, which is read once. Raises UserError."""
     try:
         path = file.resolve()
         there = path.is_file() and path.stat().st_size <= _LARGEST
@@ -108,11 +109,11 @@ def _source_of(file: Path) -> tuple[Path, bytes]:
         OSError,
         RuntimeError,
         ValueError,
-    ) as error:  # a loop of links; a name that no file can have
+    ) as error:  # a loop of links, or an impossible file name
         raise UserError(f"{file}: cannot be read ({reason(error)})") from None
     if not there:
         raise UserError(
-            f"{path}: no such file; a recipe of your own is given as path/to/file.py:function"
+            f"{path}: no such file; give a recipe of your own as path/to/file.py:function"
         )
     return path, content
 
@@ -125,7 +126,7 @@ def _import(path: Path, content: bytes) -> ModuleType:
     specification = importlib.util.spec_from_file_location(name, path)
     assert specification is not None
     module = importlib.util.module_from_spec(specification)
-    sys.modules[name] = module  # before it runs: its classes look their module up
+    sys.modules[name] = module  # before the code runs, because classes look up their module
     try:
         with users_code(str(path)):
             exec(compile(content, path, "exec", dont_inherit=True), vars(module))
@@ -144,7 +145,7 @@ def _import(path: Path, content: bytes) -> ModuleType:
 
 
 def own_line(error: BaseException) -> str | None:
-    """FILE:LINE of the innermost frame of an error that lies in a file given by the user; None if none does."""
+    """Return FILE:LINE of the innermost frame of an error in a file of the user; None without such a frame."""
     files = {
         module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")
     }

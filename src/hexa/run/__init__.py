@@ -1,1 +1,1 @@
-"""A run: built from an experiment, trained in a folder of its own, resumed, monitored and looked at."""
+"""Runs of experiments: building, training in a run folder, resuming, monitoring, visualisation."""

@@ -1,4 +1,4 @@
-"""Builds the objects of an experiment: the seam between training and methods, networks and data."""
+"""Builds the parts of an experiment: images, network, method, objective, optimizer."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ from hexa.weights.pretrained import Backbone
 
 
 class Machine(NamedTuple):
-    """Where and how precisely a run computes."""
+    """Device and precision of a run."""
 
     device: torch.device
     precision: str
 
     @classmethod
     def of(cls, experiment: Experiment) -> Machine:
-        """The device and precision of an experiment on this machine. Raises UserError for an unavailable device."""
+        """Return device and precision of an experiment on this machine. Raises UserError for an unavailable device."""
         device = precisions.pick_device(experiment.training.device)
         network = backbones.outline(experiment.network)
         return cls(device, precisions.resolve(experiment.training.precision, device, network))
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context in which forward passes run."""
+        """Return the autocast context of forward passes."""
         return precisions.autocast("bf16" if self.precision == "bf16" else "fp32", self.device)
 
 
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
-    """What a method must know to allocate its buffers. Raises ConfigError for sizes that do not fit together."""
+    """Return the facts that a method needs to allocate its buffers. Raises ConfigError for incompatible sizes."""
     check_batch_size(experiment.batch_size, data_size, experiment.data)
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
@@ -90,10 +90,10 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
 
 
 def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[str]]:
-    """The experiment with fields that depend on its images filled in, and lines about them for the user.
+    """Return the experiment with fields that depend on its images, and notes for the user.
 
-    Mean and std that are `auto` are measured, by the main process for all. Colour augmentations are switched off for
-    images that are not RGB. Raises UserError, in all processes.
+    Mean and std that are `auto` are measured on rank 0 and sent to other ranks. Colour augmentations are switched off
+    for images that are not RGB. Raises UserError on all ranks.
     """
     network = experiment.network
     views = experiment.views
@@ -107,23 +107,23 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
             if not given:
                 changes[f"network.{name}"] = values
                 notes.append(
-                    f"network.{name}: {', '.join(map(str, values))}, measured on the images"
+                    f"network.{name}: {', '.join(map(str, values))} (measured on the images)"
                 )
         if not network.std and min(statistics[1]) == 0:
-            message = f"channel {statistics[1].index(0)} is the same in all images; leave it out, or give network.std"
+            message = f"channel {statistics[1].index(0)} is the same in all images; remove this channel, or give network.std"
             raise UserError(f"data '{source.name}': {message}")
     if network.channels != 3:
         off = {name: type(value)() for name, value in views if name in COLOURED and value}
         changes |= {f"views.{name}": value for name, value in off.items()}
         if off:
             notes.append(
-                f"images of {network.channels} channels have no colours: without views.{', views.'.join(off)}"
+                f"images of {network.channels} channels have no colours; switched off: views.{', views.'.join(off)}"
             )
     return (override(experiment, changes) if changes else experiment), notes
 
 
 def refusals(experiment: Experiment) -> list[tuple[str, str]]:
-    """The hard examples that the method does not support: (dotted path, why not)."""
+    """Return the hard examples that the method does not support, as (dotted path, reason)."""
     hard = experiment.hard_examples
     method = experiment.method
     reasons = {name: hard[name].refusal(method) for name in needed(hard)}
@@ -133,26 +133,26 @@ def refusals(experiment: Experiment) -> list[tuple[str, str]]:
         if why
     ]
     if method.begins_at_minimum:
-        why = f"the clean view is where the loss of {method.name} begins at its least, and the gradient is zero; give 1"
+        why = f"the loss of {method.name} has its minimum at the clean view, so that its gradient is zero; give 1"
         still = (
             n
             for n in needed(hard)
             if hard[n].source == STD and hard[n].gradient_of_source is not None
         )
         refused += [
-            (f"hard_examples.{name}.random_start", f"{why}, or 2 as N-FGSM does") for name in still
+            (f"hard_examples.{name}.random_start", f"{why}, or 2 for N-FGSM") for name in still
         ]
     return refused
 
 
 def _teacher(weights: str) -> tuple[nn.Module, int]:
-    """`Setting.load`. Raises UserError."""
+    """Load the teacher for `Setting.load`; return it with its image size. Raises UserError."""
     backbone = start.read(weights, "method.teacher")
     return backbone, backbone.image_size
 
 
 def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
-    """The fields of the first hard example of this kind that is made of clean views, or the kind alone."""
+    """Return the fields of the first hard example of a kind that starts from clean views, or the kind alone."""
     own = (
         hard
         for hard in experiment.hard_examples.values()
@@ -162,7 +162,7 @@ def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
 
 
 def open_images(experiment: Experiment) -> Source:
-    """The images that an experiment learns from, all of its source or a part. Raises UserError."""
+    """Open the training images: the whole source, or the drawn part. Raises UserError."""
     most = experiment.training.max_image_pixels
     channels = experiment.network.channels
     source = open_source(experiment.data, "train", most, channels)
@@ -170,7 +170,7 @@ def open_images(experiment: Experiment) -> Source:
 
 
 def build_loader(experiment: Experiment, source: Source, machine: Machine) -> PretrainLoader:
-    """The batches of a training, and of everything that measures one. Raises UserError."""
+    """Return the loader of training batches, also used to time a training. Raises UserError."""
     training = experiment.training
     return PretrainLoader(
         source,
@@ -188,10 +188,10 @@ def build_loader(experiment: Experiment, source: Source, machine: Machine) -> Pr
 def build_method(
     experiment: Experiment, setting: Setting, machine: Machine, *, filled: bool = True
 ) -> Method:
-    """The method before training, on the device and in its memory format.
+    """Return the method before training, on the device and in its memory format.
 
-    Weights are drawn from the seed alone. The backbone, its momentum twin and further batch-norms get the weights of
-    `start`, unless `filled` is false because a checkpoint will be loaded.
+    Random weights depend on the seed alone. The backbone, its momentum encoder and auxiliary batch-norms get the weights
+    of `start`. filled: False if a checkpoint will be loaded, which makes these weights unnecessary.
     """
     with global_draws(Stream(experiment.seed).child("initial weights")):
         begins = filled and experiment.start.weights is not None
@@ -217,7 +217,7 @@ def build_method(
 def build_optimizer(
     experiment: Experiment, method: Method, steps_per_epoch: int
 ) -> ScheduledOptimizer:
-    """The optimizer of the method's parameters, with the paces of `start` for the backbone, and its schedule."""
+    """Return the optimizer of the method's parameters with its schedule and the backbone's learning rates from `start`."""
     config = experiment.optimizer
     pace_of = paces(method, experiment.start)
     optimizer = optimizers.build(
@@ -229,7 +229,7 @@ def build_optimizer(
 
 
 def paces(method: Method, config: start.StartConfig) -> dict[nn.Parameter, Pace]:
-    """How the parameters of a backbone with initial weights learn; those that never do lose `requires_grad`."""
+    """Return learning-rate factors of a backbone with initial weights; frozen parameters lose `requires_grad`."""
     if config.weights is None:
         return {}
     rates = start.rates(method, config)
@@ -245,9 +245,10 @@ def remembering(
     machine: Machine,
     learns: Mapping[nn.Parameter, float] | None = None,
 ) -> Trunk | None:
-    """The trunk whose maps can be remembered: its stages never change, and no hard example needs the pixels. Else None.
+    """Return the trunk whose activations can be cached, or None.
 
-    learns: each parameter's rate; that of the experiment if None.
+    Caching needs frozen stages, and no hard example that uses the pixels. learns: learning rate of each parameter
+    (default: the rates of the experiment).
     """
     fixed = method.embeds_plainly and experiment.start.keeps_statistics
     if not fixed or any(hard.weight for hard in experiment.hard_examples.values()):
@@ -262,14 +263,14 @@ def remembering(
 
 
 def branch_notes(method: Method, setting: Setting) -> list[str]:
-    """A note for the user if the backbone has no batch-norms to separate the branches."""
+    """Return a note if the backbone has no batch-norms to separate the branches."""
     extra = [branch for branch in setting.branches if branch != "main"]
     if not extra or any(
         isinstance(module, BranchBatchNorm) for module in method.backbone.modules()
     ):
         return []
     return [
-        f"the backbone has no batch-norm: {' and '.join(extra)} examples go through it as clean ones do"
+        f"the backbone has no batch-norm, so {' and '.join(extra)} examples use the same parameters as clean views"
     ]
 
 
@@ -280,9 +281,9 @@ def build_objective(
     share_gradients: bool = True,
     steps: int | None = None,
 ) -> Objective:
-    """The objective of the experiment around a method.
+    """Return the objective of the experiment for a method.
 
-    steps: of all epochs; None, for looking and measuring: with every hard example from the first step on.
+    steps: number of steps of the training; None, for pictures and timing, activates every hard example at once.
     """
     hard = experiment.hard_examples
     config = experiment.objective
@@ -293,7 +294,7 @@ def build_objective(
 
 
 def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
-    """A setting with as many images as the method needs, for looking and measuring without training."""
+    """Return a setting with as many images as the method needs, for pictures and timing without training."""
     for _ in range(20):
         try:
             return setting_of(experiment, data_size)
@@ -304,9 +305,9 @@ def roomy_setting(experiment: Experiment, data_size: int) -> Setting:
 
 
 def fingerprint(experiment: Experiment, source: Source) -> str:
-    """A hash of everything that determines the trajectory: the images, and the experiment without training and monitor."""
+    """Return a hash of everything that determines the trajectory: images, and experiment without training and monitor."""
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
-    # the path of weights does not matter, since their digest is included
+    # the path of weights does not matter, because their digest is included
     others |= {"start": {"weights", "crop", "interpolation"}}
     parts = [*experiment.essence(others), source.fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -314,7 +315,7 @@ def fingerprint(experiment: Experiment, source: Source) -> str:
 
 @contextmanager
 def kernels(deterministic: bool) -> Iterator[None]:
-    """Use deterministic kernels, or on a GPU the fastest ones for the given shapes; restored on exit."""
+    """Use deterministic kernels or, on a GPU, the fastest kernels for the given shapes; restore the settings on exit."""
     cudnn = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled()
     benchmark = cudnn.benchmark
@@ -333,7 +334,7 @@ def kernels(deterministic: bool) -> Iterator[None]:
 
 
 def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float) -> Backbone:
-    """The current backbone of a method as a plain network, with step and epoch in its info."""
+    """Return the current backbone of a method as a plain network, with step and epoch in its info."""
     network = backbones.build(experiment.network)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
     network.load_state_dict(plain_state_dict(method.backbone))

@@ -1,4 +1,4 @@
-"""The folder of a run: locked for one training at a time, and what is left in it when a run stops."""
+"""The folder of a run: its lock, its state, and the command that continues it."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from hexa.runtime.lock import locked
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS
 
-#: Seconds that a killed process may take to be gone.
+#: Seconds to wait for the end of a killed process.
 PATIENCE = 5.0
 
 
 def note_of(data: str) -> Path:
-    """The file in the user's cache folder that exists if a training of this user opened the source `data`."""
+    """Return the file in the user's cache folder that exists if a training of this user has opened the source `data`."""
     return cache_folder() / "sources" / digest(data)
 
 
 def note(data: str) -> None:
-    """Make `note_of` exist, if the cache folder can be written."""
+    """Create the file `note_of(data)` if the cache folder is writable."""
     with suppress(OSError):
         note_of(data).parent.mkdir(parents=True, exist_ok=True)
         note_of(data).touch()
@@ -44,19 +44,19 @@ def note(data: str) -> None:
 
 @contextmanager
 def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> Iterator[bool]:
-    """Lock a run's folder, creating it if needed; only the main process does. Yields whether this is the main process.
+    """Create and lock the folder of a run on rank 0; yield True on rank 0.
 
-    Temporary files of killed processes are removed. Others may still read the folder and add results to it. say: called
-    if the disk has no locks. Raises UserError if another process trains there.
+    Temporary files of killed processes are removed. Other processes may still read the folder and add results to it.
+    say: called with a warning if the file system has no locks. Raises UserError if another process trains in the folder.
     """
-    # done before the processes connect, so that nothing has to be undone
+    # before the processes connect, so that a failure needs no clean-up
     if os.environ.get("RANK", "0") != "0":
         yield False
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
     what = (
-        f"is already training in {folder}; wait until it ends, or end it, and run the command again"
+        f"is already training in {folder}; wait until it ends, or stop it, then repeat the command"
     )
     with ExitStack() as held:
         try:
@@ -64,7 +64,9 @@ def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> I
         except OSError as error:
             begun = (folder / CONFIG).is_file()
             remedy = (
-                f"once it can, go on with: hexa resume {folder}" if begun else "give another --out"
+                f"make it writable, then continue with: hexa resume {folder}"
+                if begun
+                else "give another --out"
             )
             raise UserError(f"{folder}: cannot be written ({describe(error)}); {remedy}") from None
         sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
@@ -73,9 +75,12 @@ def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> I
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether this torchrun began the run in `folder`. Raises UserError if the folder has anything else of value."""
+    """True if this torchrun began the run in `folder`; False if the folder is as good as empty.
+
+    Raises UserError if the folder has other content.
+    """
     there = {path.name for path in folder.iterdir()} - {LOCK, ADAPTATION}
-    # with its first file alone, a run was killed immediately
+    # a folder with environment.json alone belongs to a run that was killed at once
     if (
         not there
         or _is_stillborn(folder)
@@ -92,10 +97,10 @@ def is_ours(folder: Path) -> bool:
 
 
 def _is_stillborn(folder: Path) -> bool:
-    """Whether a run in `folder` ended with nothing to continue from, so that it may start again.
+    """True if the run in `folder` ended with nothing to resume, so that a new run may replace it.
 
-    Its loss became non-finite before the first checkpoint, or it ended before it logged a step (unreadable images …).
-    The caller holds the lock of the folder, so no process trains there.
+    The loss became non-finite before the first checkpoint, or the run ended before it logged a step. The caller holds
+    the lock of the folder, so no process trains in it.
     """
     if (
         not (folder / CONFIG).is_file()
@@ -113,7 +118,7 @@ def _is_stillborn(folder: Path) -> bool:
 
 
 def _noted(folder: Path, name: str) -> object:
-    """An entry of a run's environment.json; None if there is none."""
+    """Return an entry of a run's environment.json; None if it is missing."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         return parsing.from_json(parsing.read_text(folder / ENVIRONMENT, parsing.MOST_JSON))[name]
     return None
@@ -121,13 +126,13 @@ def _noted(folder: Path, name: str) -> object:
 
 @contextmanager
 def stopping_well(folder: Path) -> Iterator[None]:
-    """Report a full disk, images that are gone, or a worker that ended, in one line that says how to continue."""
+    """Report a full disk, deleted images or a dead worker as a UserError that says how to continue."""
     try:
         yield
     except UnreadableImages as error:
         if not checkpoints.checkpoints(folder / CHECKPOINTS):  # nothing is lost
             raise
-        remedy = "if they were removed during the run, put them back"
+        remedy = "if the images were removed during the run, put them back"
         raise UserError(f"{error}; {remedy}; {way_on(folder)}") from error
     except (WorkerEnded, OSError) as error:
         raise UserError(
@@ -136,15 +141,15 @@ def stopping_well(folder: Path) -> Iterator[None]:
 
 
 def way_on(folder: Path) -> str:
-    """How to continue a run that was stopped from outside."""
+    """Return the end of a message: the state of a stopped run, and the command that continues it."""
     if not folder.exists():
-        return f"the run stops; {folder} is gone; if you moved it, continue with its new path"
+        return f"the run stops; {folder} is missing; if you moved the folder, continue with its new path"
     if not (folder / CONFIG).is_file():
-        return f"the run stops; {folder} has nothing to continue from"
+        return f"the run stops; {folder} has nothing to continue from; start a new run"
     saved = checkpoints.checkpoints(folder / CHECKPOINTS)
     last = f"its last checkpoint is {saved[-1]}" if saved else "it has no checkpoint yet"
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > rendezvous.restarts():
-        return f"the run stops; {last}; torchrun starts it again"
+        return f"the run stops; {last}; torchrun restarts the run"
     adapts = (folder / ADAPTATION).is_file()
     command = "the same command" if adapts else f"hexa resume {folder}"
-    return f"the run stops; {last}; go on with: {command}"
+    return f"the run stops; {last}; continue with: {command}"

@@ -1,4 +1,4 @@
-"""The monitor: scores the frozen features during training (F22)."""
+"""The monitor: k-NN scores of the features during training (F22)."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from hexa.run.build import Machine
 from hexa.runtime.random import Stream
 
 _BATCH = 512
-#: The share of images used as queries if the source has no test split.
+#: Share of images that serve as queries if the source has no test split.
 _HELD_OUT = 0.2
-#: Images, uint8 where that is exact, and their labels, on the CPU.
+#: Images, uint8 if that is exact, and their labels, on the CPU.
 _Images = tuple[Tensor, Tensor]
 
 
 class KnnMonitor:
-    """Top-1 accuracy in percent of a k-NN vote, with main batch-norms and without augmentation.
+    """k-NN classifier for the top-1 accuracy in percent, with main batch-norms and without augmentation.
 
-    Labelled images of the training split vote on the test split or, if there is none, on others of their own split. At
-    most `max_images` of each, the same in every call and every session; they are decoded at the first call. Unreadable
-    ones are left out, however many, with a warning.
+    The bank holds labelled images of the training split. Queries are images of the test split or, without a test split,
+    other images of the training split. Bank and queries have at most `max_images` images each, which are the same in
+    every call and every session. The first call decodes them. Unreadable images are left out with a warning.
 
-    source: the training images, or `monitor.data`. held: held-out images as queries, instead of its test split.
+    source: the training images, or `monitor.data`. held: held-out images that replace the test split as queries.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class KnnMonitor:
         machine: Machine,
         held: Source | None = None,
     ) -> KnnMonitor | None:
-        """The monitor, or None if it is off or has nothing to measure. Raises UserError for its `data`."""
+        """Return the monitor; None if it is off or has no labels. Raises UserError for invalid `monitor.data`."""
         config = experiment.monitor
         if not config.knn_every:
             return None
@@ -80,13 +80,18 @@ class KnnMonitor:
         for field in ("keep_best", "until", "holdout", "data"):
             if getattr(config, field) and source.classes is None:
                 raise ConfigError(
-                    [(f"monitor.{field}", f"{source!r} has no labels; give labelled monitor.data")]
+                    [
+                        (
+                            f"monitor.{field}",
+                            f"{source!r} has no labels; give labelled monitor.data",
+                        )
+                    ]
                 )
         return None if source.classes is None else cls(experiment, source, method, machine, held)
 
     @property
     def num_classes(self) -> int:
-        assert self.source.classes is not None, "or there is no monitor"
+        assert self.source.classes is not None, "a monitor needs labels"
         return (
             len(self.source.class_names)
             if self.source.class_names
@@ -95,7 +100,7 @@ class KnnMonitor:
 
     @torch.no_grad()
     def __call__(self, warn: Callable[[str], object] = lambda message: None) -> float:
-        """The accuracy. Leaves the method in evaluation mode."""
+        """Return the accuracy; the method stays in evaluation mode."""
         if self._images is None:
             voting, asking = self.parts()
             self._images = self._read(voting, warn), self._read(asking, warn)
@@ -108,7 +113,7 @@ class KnnMonitor:
         return 100 * float((scores.argmax(1).cpu() == labels).double().mean())
 
     def parts(self) -> tuple[Source, Source]:
-        """The sources of images that vote, and of queries."""
+        """Return the sources of the bank and of the queries."""
         source = self.source
         most = self.config.max_images
         order = torch.randperm(len(source), generator=self.stream.child("train").generator())
@@ -140,14 +145,16 @@ class KnnMonitor:
             which = f"{len(problems)} of {len(source)} images of {source.title}"
             first = describe_problems(source, problems, 1)[0]
             warn(
-                f"the k-NN monitor leaves out {which}, which can't be read: {first}{' …' * (len(problems) > 1)}"
+                f"the k-NN monitor leaves out {which} that cannot be read: {first}{' …' * (len(problems) > 1)}"
             )
         if not images:
-            raise UserError("no image could be read")
+            raise UserError(
+                "the k-NN monitor: no image could be read; check monitor.data and the training images"
+            )
         return torch.cat(alike(images)), torch.cat(labels)
 
     def _features(self, images: Tensor) -> Tensor:
-        """Features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1]."""
+        """Return features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1]."""
         features = []
         for start in range(0, len(images), _BATCH):
             pixels = unit(images[start : start + _BATCH].to(self.machine.device, non_blocking=True))
@@ -159,7 +166,7 @@ class KnnMonitor:
 
 
 def without_holdout(experiment: Experiment, source: Source) -> tuple[Source, Source | None]:
-    """The images to train on, and those that `monitor.holdout` reserves for the monitor."""
+    """Split off the images that `monitor.holdout` reserves for the monitor; return training and held-out images."""
     count = round(experiment.monitor.holdout * len(source))
     if not count:
         return source, None

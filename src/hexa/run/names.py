@@ -6,11 +6,11 @@ CONFIG = "config.yaml"
 BACKBONE = "backbone.safetensors"
 REPORT = "report.html"
 CHECKPOINTS = "checkpoints"
-#: The record of `hexa adapt`, which it writes first.
+#: The record of `hexa adapt` and `hexa harden`, which is written first.
 ADAPTATION = "adapt.json"
-#: The better of the start and the result of an adaptation, for timm.
+#: The better weights of an adaptation, initial or trained, for timm.
 WINNER = "winner.safetensors"
-#: The backbone of the epoch that the monitor scored best.
+#: The backbone of the epoch with the best score of the monitor.
 BEST = "best.safetensors"
-#: Locked by the process that trains into the folder.
+#: File that the training process locks.
 LOCK = ".lock"

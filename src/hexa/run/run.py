@@ -1,4 +1,4 @@
-"""Carries out a run, from its experiment to its folder: pretrain and resume."""
+"""Runs an experiment in its folder: pretrain and resume."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ from hexa.weights.pretrained import Backbone, load_backbone, serialized
 def pretrain(
     experiment: Experiment, out: Path | str | None = None, *, console: Console | None = None
 ) -> Path:
-    """Carry out an experiment in the folder `out`, by default runs/RECIPE, and return the folder.
+    """Run an experiment in the folder `out` (default: runs/RECIPE), and return the folder.
 
-    Mistakes in an experiment are found before the folder is created. Under torchrun every process calls it; if torchrun
-    starts them again (--max-restarts), it continues from the last checkpoint. console: where progress is shown,
-    standard error by default. Raises UserError; Interrupted after a signal, with the run saved; NonFiniteError;
-    ProcessEnded.
+    Mistakes in the experiment are reported before the folder is created. Under torchrun, every process calls this
+    function; if torchrun restarts the processes (--max-restarts), the run continues from the last checkpoint. console:
+    output for progress (default: standard error). Raises UserError, Interrupted (after a signal, once the run is
+    saved), NonFiniteError and ProcessEnded.
     """
     folder = Path(out) if out else Path("runs") / experiment.recipe.rpartition(":")[2]
     notes: list[str] = []
@@ -68,15 +68,15 @@ def pretrain(
 
 
 def resume(run: Path | str, *, console: Console | None = None) -> Path:
-    """Continue a run exactly where it stopped, from its newest intact checkpoint; returns its folder.
+    """Resume a run exactly where it stopped, from its newest intact checkpoint, and return its folder.
 
-    The result is bit-identical to that of a run without the stop (on a GPU with training.deterministic). A finished run
-    only gets results that are missing. Raises as `pretrain` does.
+    The result is bit-identical to an uninterrupted run (on a GPU, with training.deterministic). For a finished run, only
+    missing results are written. Raises the errors of `pretrain`.
     """
     folder = Path(run)
     if not (folder / CONFIG).is_file():
         raise UserError(
-            f"{folder}: no run to resume ({CONFIG} is missing); give the folder that hexa pretrain wrote"
+            f"{folder}: no run to resume ({CONFIG} is missing); give the run folder of hexa pretrain"
         )
     notes: list[str] = []
     with mine(folder, notes.append):
@@ -92,7 +92,7 @@ def _carry_out(
     try:
         console = (console or Console(stderr=True)) if processes.is_main() else None
         resumed = processes.any_of(resumed, machine.device)
-        # the caller's random state is restored
+        # fork_rng restores the random state of the caller
         with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
             _Session(experiment, folder, console, machine, resumed).run(notes)
         failed = False
@@ -106,20 +106,20 @@ def _carry_out(
             ("torch._dynamo", "torch._inductor")
         ):
             why = str(error).strip().splitlines()[0][:200]
-            remedy = f"set 'compile: false' in its {CONFIG}, then 'hexa resume {folder}'"
+            remedy = f"set 'compile: false' in {folder / CONFIG}, then run 'hexa resume {folder}'"
             raise UserError(
                 f"training.compile: torch cannot compile on this machine ({why}); {remedy}"
             ) from None
         raise
     finally:
-        # a trainer and its hooks form cycles; without this, images and weights would outlive their run
+        # a trainer and its hooks form reference cycles; the collection frees images and weights
         gc.collect()
         processes.shutdown(failed)
 
 
 @dataclass
 class _Session:
-    """One process's part of a run, until its end or the next stop. console: None on all but the main process."""
+    """The part of one process in a run, until the run ends or stops. console: None except on rank 0."""
 
     experiment: Experiment
     folder: Path
@@ -128,12 +128,12 @@ class _Session:
     resumed: bool
 
     def run(self, warnings: list[str]) -> None:
-        """Set everything up, train, write the results. warnings: warnings so far."""
+        """Build everything, train, and write the results. warnings: earlier warnings, for the log."""
         experiment = self.experiment
         trackers.check(experiment.training.tracker)
         source = open_images(experiment)
         source, held = without_holdout(experiment, source)
-        setting_of(experiment, len(source))  # raises before images are read, which may take a while
+        setting_of(experiment, len(source))  # raises before images are read, which may be slow
         self._show(_headline(experiment, source, self.machine, self.folder, self.resumed))
         self._show(*source.notes())
         self.experiment, settlements = settled(experiment, source)
@@ -187,15 +187,15 @@ class _Session:
         return trainer
 
     def _continue(self, trainer: Trainer) -> list[str]:
-        """Load the newest intact checkpoint, if there are checkpoints; returns warnings. Raises UserError."""
+        """Load the newest intact checkpoint if there are checkpoints, and return warnings. Raises UserError."""
         warnings: list[str] = []
         folder = self.folder / CHECKPOINTS
         newest = checkpoints.newest_good_of_all(folder, warnings.append, trainer.device)
         if newest is None:
-            if checkpoints.checkpoints(folder):  # only the main process warns
+            if checkpoints.checkpoints(folder):  # only rank 0 warns
                 raise UserError(
                     "; ".join(
-                        [*warnings, f"no checkpoint of {self.folder} is intact, start a new run"]
+                        [*warnings, f"no checkpoint of {self.folder} is intact; start a new run"]
                     )
                 )
             return warnings
@@ -209,14 +209,12 @@ class _Session:
             TypeError,
             AttributeError,
             RuntimeError,
-        ) as error:  # intact, but of another experiment
-            message = (
-                f"{path}: not a checkpoint of this experiment ({reason(error)}); start a new run"
-            )
+        ) as error:  # an intact checkpoint of another experiment
+            message = f"{path} belongs to another experiment ({reason(error)}); start a new run"
             raise UserError(message) from error
 
     def _train(self, trainer: Trainer, warnings: list[str], data: dict[str, Any]) -> None:
-        """Train from the current step to the end, and write everything to the folder.
+        """Train from the current step to the end, and write all files of the run.
 
         data: facts about the images, for environment.json.
         """
@@ -224,12 +222,12 @@ class _Session:
         folder = self.folder
         journal = trainer.journal
         if processes.is_main():
-            # first, since it identifies the owner of the folder
+            # environment.json comes first, because it identifies the owner of the folder
             after = step if self.resumed else None
             write_environment(folder, trainer.device, self.machine.precision, after, data)
             note(self.experiment.data)
             if not self.resumed:
-                # the journal of a run that ended before its first checkpoint
+                # removes the journal of a run that ended before its first checkpoint
                 (folder / METRICS).unlink(missing_ok=True)
                 shutil.rmtree(folder / TENSORBOARD, ignore_errors=True)
                 experiments.dump(self.experiment, folder / CONFIG)
@@ -237,7 +235,7 @@ class _Session:
         try:
             journal.write("resume" if self.resumed else "start", step)
             if self.resumed:
-                journal.reporter.say(f"continuing after step {step} of {trainer.total_steps}")
+                journal.reporter.say(f"resuming after step {step} of {trainer.total_steps}")
             trainer.warn(warnings)
             trainer.run()
             if processes.is_main():
@@ -247,7 +245,7 @@ class _Session:
         processes.barrier()
 
     def _trackers(self, trainer: Trainer, warnings: list[str]) -> list[Tracker]:
-        """The trackers of the main process. One that cannot begin stops a new run, but not one that continues."""
+        """Return the trackers of rank 0. A tracker that cannot start stops a new run, but not a resumed run."""
         begun: list[Tracker] = []
         training = self.experiment.training
         is_main = processes.is_main()
@@ -262,26 +260,28 @@ class _Session:
                 problem = error
         if processes.any_of(problem is not None, trainer.device) and not self.resumed:
             raise problem or ConfigError(
-                [("training.tracker", "it cannot begin")]
-            )  # the main process says why
+                [("training.tracker", "the tracker cannot start")]
+            )  # rank 0 reports the reason
         if problem is not None:
-            warnings.append(f"{problem}; the run continues without it")
+            warnings.append(f"{problem}; the run continues without the tracker")
         return begun
 
     def _backbone(self, trainer: Trainer) -> Backbone:
         return backbone_of(self.experiment, trainer.objective.method, trainer.step, trainer.epoch)
 
     def _save(self, backbone: Backbone, name: str) -> None:
-        """`save_backbone` into the run's folder, which is not created again if it was removed."""
+        """Save a backbone into the folder of the run; a removed folder is not created again."""
         write_whole(
             self.folder / name, lambda file: file.write(serialized(backbone)), make_folders=False
         )
 
     def _finish(self, trainer: Trainer) -> None:
-        """Write the backbone and the report, in the main process."""
+        """Write the backbone and the report, on rank 0."""
         folder = self.folder
         best = trainer.scoring.best
-        kept = best.keeps and best.value is not None  # a resume may have turned it off
+        kept = (
+            best.keeps and best.value is not None
+        )  # a resumed run may have turned `keep_best` off
         self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
         sets = {} if trainer.loader.sets is None else {"view_sets": trainer.loader.sets}
         trainer.journal.write("end", trainer.step, **sets)
@@ -311,5 +311,5 @@ def _headline(
 def _start_line(experiment: Experiment) -> str:
     start = experiment.start
     network = experiment.network
-    said = f"batch-norm statistics {'kept' if start.keeps_statistics else 'following'}"
-    return f"starts from {start.weights}: {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"
+    said = f"batch-norm statistics {'frozen' if start.keeps_statistics else 'updated'}"
+    return f"initial weights: {start.weights}, {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"

@@ -11,19 +11,20 @@ from hexa.nn.image_size import is_fixed, network_at, rounded
 from hexa.recipes.experiment import Experiment, override
 from hexa.weights import start
 
-#: The optimizer of networks with few convolutions, which Muon does not turn.
+#: Optimizer fields for networks with few convolutions, for which Muon is unsuitable.
 _BY_ADAMW = {"optimizer.name": "adamw", "optimizer.learning_rate": 3e-4}
-#: Their rates from the last block down to the stem (as BEiT and MAE are fine-tuned; Bao et al., 2022).
+#: Factor of the learning rate from each block to the block before it (as in the fine-tuning of BEiT; Bao et al., 2022).
 _BY_STAGE = {"start.layer_decay": 0.75}
 
 
 def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> Experiment:
-    """The experiment with the network, normalisation and image size of `start.weights`, and their digest recorded.
+    """Return the experiment with network, normalisation, image size and digest of `start.weights`.
 
-    given: dotted paths of fields that the user set, which override those of the weights. Crops of other sizes
-    (multi-crop) keep their proportion to the first ones. A network with few convolutions learns by AdamW where the
-    recipe has Muon. A vision transformer, of weights or new, is built for the sizes of the views. An experiment with a
-    recorded digest is returned unchanged. Raises UserError for weights that cannot be read or are of another network.
+    given: dotted paths of fields that the user set; these fields override those of the weights. Crops of other sizes
+    (multi-crop) keep their proportion to the first crops. A network with few convolutions is trained by AdamW instead
+    of Muon. A vision transformer, with or without initial weights, is built for the sizes of the views. An experiment
+    with a recorded digest is returned unchanged. Raises UserError for unreadable weights and for weights of another
+    network.
     """
     config = experiment.start
     if config.sha256 is not None:
@@ -47,7 +48,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
                 [
                     (
                         f"network.{name}",
-                        f"that of the weights {config.weights} is {theirs}; leave it out",
+                        f"the weights {config.weights} have {theirs}; leave out this field",
                     )
                 ]
             )
@@ -78,9 +79,9 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
 
 
 def _for_views(experiment: Experiment, given: Collection[str]) -> Experiment:
-    """The experiment with options of its network by which a vision transformer takes the sizes of its views.
+    """Return the experiment with a vision transformer that accepts the sizes of its views.
 
-    Further crops of a recipe are rounded to multiples of the patches. Raises ConfigError.
+    Extra crops of a recipe are rounded to multiples of the patch size. Raises ConfigError.
     """
     network = experiment.network
     views = experiment.views

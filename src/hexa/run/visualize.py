@@ -1,4 +1,4 @@
-"""See the hard examples that a run, or a recipe's random network, makes of real images."""
+"""Draws the hard examples of a run, or of a recipe with random weights, on real images."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from hexa.runtime import checkpoints, paths, processes
 from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 
-#: Images that are made together: enough for batch statistics like those of training, few enough to be quick.
+#: Batch size: enough images for batch statistics close to training, few enough to be quick.
 _BATCH_SIZE = 64
-#: Images that a report shows.
+#: Number of images in a report.
 _REPORTED = 4
 
 
@@ -60,14 +60,13 @@ def visualize(
     notes: list[str] | None = None,
     progress: Progress = silent,
 ) -> Path:
-    """Write a PNG, one row per image: its view, the magnified perturbation, the adversarial and the cut-mixed view.
+    """Write a PNG, one row per image: view, magnified perturbation, adversarial view, cut-mixed view; return `out`.
 
-    target: a run folder, whose newest checkpoint is taken, or a recipe's name or an experiment, with random weights.
-    data: a source; None for the experiment's own. Returns `out`, written atomically.
-    opens_own: see Look.at. gain, num_images, seed: see Look.gallery. notes: gets sentences on the images, also on those
-    that cannot be read. progress: told of stages.
-    Raises UserError: an unknown target or source, a run without an intact checkpoint, or whose method is in a file that
-    has not been imported.
+    target: a run folder, whose newest checkpoint is loaded, or the name of a recipe or an experiment, with random
+    weights. data: a source (default: that of the experiment). opens_own: see Look.at. gain, num_images, seed: see
+    Look.gallery. notes: list that receives notes on the images. progress: callback for stages. The file is written
+    atomically. Raises UserError for an unknown target or source, for a run without an intact checkpoint, and for a run
+    whose method is in a file that has not been imported.
     """
     progress("opening the images", 0, 0)
     look = Look.at(target, data, opens_own)
@@ -81,27 +80,27 @@ def visualize(
 
 @dataclass(frozen=True)
 class Look:
-    """A run, or a recipe with random weights, ready to be looked at: its method, and images."""
+    """A run, or a recipe with random weights: its method and images to draw."""
 
     experiment: Experiment
-    """Its configuration, with the hard examples that are trained on and their sources only."""
+    """Configuration, restricted to hard examples with a weight and their sources."""
     method: Method
-    """The method with the weights of the newest checkpoint, or random ones."""
+    """Method with the weights of the newest checkpoint, or with random weights."""
     machine: Machine
-    """Where the method is."""
+    """Device and precision of the method."""
     source: Source
-    """The images to look at."""
+    """Images to draw."""
     step: int
-    """The step of the checkpoint; 0 for a recipe."""
+    """Step of the checkpoint; 0 for a recipe."""
     known: bool
-    """Whether these are the images that the method was trained on."""
+    """True if the method was trained on these images."""
 
     @classmethod
     def at(cls, target: Path | str | Experiment, data: str | None, opens_own: bool = True) -> Look:
-        """Open a target, with the images of `data` or its own. Raises UserError as `visualize` does.
+        """Open a target, with the images of `data` (default: those of the target). Raises UserError like `visualize`.
 
-        opens_own: if false, files that only a run's configuration names are not opened, unless a training of this user
-        opened them: a stranger may have written it.
+        opens_own: if False, files that only a run's configuration names are not opened, because a stranger may have
+        written the configuration. Files that a training of this user has opened are an exception.
         """
         experiment, folder = _experiment_of(target)
         opens_own = opens_own or folder is None
@@ -121,7 +120,7 @@ class Look:
             setting = roomy_setting(experiment, max(len(source), experiment.batch_size))
             method = build_method(experiment, setting, machine)
             return cls(experiment, method.train(), machine, source, 0, known=False)
-        # what a method reserves follows from the data it was trained on, which may be more than these images
+        # the buffers of a method depend on the number of its training images, which may exceed the images to draw
         trained_on = source
         if data is not None and opens_own:
             with suppress(UserError):
@@ -134,8 +133,8 @@ class Look:
             raise
         except (ConfigError, RuntimeError) as error:
             raise UserError(
-                f"{folder}: its weights do not fit {len(trained_on):,} images ({reason(error)}); give the images that it "
-                "was trained on with --data"
+                f"{folder}: its weights do not fit {len(trained_on):,} images ({reason(error)}); give the training images "
+                "of the run by --data"
             ) from None
         return cls(experiment, method.train(), machine, source, step, known=data is None)
 
@@ -147,22 +146,21 @@ class Look:
         seed: int = 0,
         notes: list[str] | None = None,
     ) -> Gallery:
-        """The views of `num_images` images and every hard example made of them.
+        """Return a figure of the views of `num_images` images and of every hard example of the configuration.
 
-        Columns follow from the hard examples of the configuration, whatever they are; without any the views of the
-        batch are shown.
-        gain: magnifies the perturbation around mid-grey; None chooses.
-        seed: of the images, their views and their partners.
-        notes: gets a line on images that could not be read and were passed over.
+        Without hard examples, the figure shows the views of the batch.
+        gain: factor that magnifies the perturbation around mid-grey (default: chosen by its size).
+        seed: seed of images, views and partners for mixing.
+        notes: list that receives a note on unreadable images.
         """
         count = max(num_images, min(self.experiment.batch_size, _BATCH_SIZE))
         batch = self.batch(count, Stream(seed).child("visualize"), notes=notes)
         return gallery(self.objective(), batch, num_images, gain)
 
     def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
-        """The objective of the experiment, or of other hard examples (fields by name) around its method.
+        """Return the objective of the experiment, or the objective of other hard examples (fields by name).
 
-        Batch-norms are those the method was trained with: others' branches must be among them, as main always is.
+        The method keeps the batch-norm branches of its training, so other hard examples may use only these branches.
         """
         experiment = self.experiment
         if hard_examples is not None:
@@ -176,9 +174,9 @@ class Look:
         views: Stream | None = None,
         notes: list[str] | None = None,
     ) -> Batch:
-        """`count` images drawn by the stream, in views of it, or of another stream: the same images again.
+        """Return a batch of `count` images, drawn by `stream`, in views drawn by `views` (default: `stream`).
 
-        notes: gets a line on images that cannot be read, for which others stand.
+        Unreadable images are replaced by other images. notes: list that receives a note on them.
         """
         recipe = Views(self.experiment.views)
         device = self.machine.device
@@ -189,7 +187,7 @@ class Look:
         crops: list[list[torch.Tensor]] = []
         index: list[int] = []
         problems: list[str] = []
-        while len(crops) < count:  # a small source repeats
+        while len(crops) < count:  # a small source repeats its images
             position = order[len(crops) % len(order)]
             try:
                 crops.append(cut_crops(source, position, recipe, numbers[:, len(crops)]))
@@ -198,8 +196,8 @@ class Look:
                 order.remove(position)
                 problems.append(f"{source.paths[position]}: {error}")
                 if not order:
-                    message = f"data '{source.name}': none of its images can be read"
-                    raise UserError(f"{message}; the last was {problems[-1]}") from None
+                    message = f"data '{source.name}': no image can be read"
+                    raise UserError(f"{message}; the last error was {problems[-1]}") from None
         if problems and notes is not None:
             skipped = f"{len(problems)} images could not be read and were skipped"
             notes.append(f"{skipped}: {some(problems, '; ')}")
@@ -211,7 +209,7 @@ class Look:
 
 
 def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | None]:
-    """The experiment, and the run folder that its weights come from."""
+    """Return the experiment, and the run folder of its weights; None for a recipe."""
     from hexa.recipes import plugins
 
     if isinstance(target, Experiment):
@@ -223,12 +221,12 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
 
 
 def is_known(data: str) -> bool:
-    """True for sources without a path, such as digits, and those that this user has trained on."""
+    """True for sources without a path, such as digits, and for sources that this user has trained on."""
     return paths.parts(data).body in SOURCES or note_of(data).exists()
 
 
 def own_images(run: object, data: str) -> UserError:
-    """The error for images that only a run's configuration names."""
+    """Return the error for images that only a run's configuration names."""
     named = f"its configuration names the images '{data}', which are opened only on request"
     return UserError(
         f"{run}: {named}; add --data {shlex.quote(data)}, or --trust if the run is yours"
@@ -236,7 +234,7 @@ def own_images(run: object, data: str) -> UserError:
 
 
 def _to_look_at(experiment: Experiment) -> Experiment:
-    """On any device there is, uncompiled, with the hard examples that are trained on and their sources only."""
+    """Return the experiment for any device, uncompiled, with only those hard examples that have a weight, and sources."""
     wanted = needed(experiment.hard_examples)
     kept = {name: hard for name, hard in experiment.hard_examples.items() if name in wanted}
     changes = {"device": "auto", "compile": False, "num_workers": 0}
@@ -245,13 +243,13 @@ def _to_look_at(experiment: Experiment) -> Experiment:
 
 
 def _load(method: Method, folder: Path, device: torch.device) -> int:
-    """Load the newest checkpoint; returns its step."""
+    """Load the newest checkpoint and return its step."""
     problems: list[str] = []
     newest = checkpoints.newest_good(folder / CHECKPOINTS, problems.append, device)
     if newest is None:
         reason = f" ({some(problems, '; ')})" if problems else ""
         raise UserError(
-            f"{folder}: has no intact checkpoint{reason}; 'hexa resume {folder}' writes one"
+            f"{folder} has no intact checkpoint{reason}; run 'hexa resume {folder}' first"
         )
     state = newest[1].get("method")
     step = newest[1].get("step")
@@ -266,15 +264,17 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
 
 
 def store_pictures(folder: Path, data: str) -> list[str]:
-    """Make the picture of a run's report of these images, GALLERY in the folder.
+    """Draw the figure of hard examples for the report of a run: GALLERY in the folder.
 
-    Returns a line if it cannot be made: a report of the rest is better than none.
+    If this fails, return a note, so that the report is still written.
     """
     if processes.world_size() > 1:
-        return ["pictures are made by a single process; hexa report RUN --data SOURCE adds them"]
+        return [
+            "several processes draw no hard examples; add them by hexa report RUN --data SOURCE"
+        ]
     try:
         made = Look.at(folder, data, opens_own=False).gallery(_REPORTED)
         save(made.draw(side=SIDE), folder / GALLERY)
     except Exception as error:
-        return [f"no pictures: {reason(error)}"]
+        return [f"the hard examples could not be drawn: {reason(error)}"]
     return []

@@ -1,1 +1,2 @@
-"""Processes, devices, precision, progress and named random streams: a leaf that every other package may import."""
+"""Processes, devices, precision, progress and named random streams: a leaf that every other package
+may import."""

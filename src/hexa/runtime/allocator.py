@@ -1,4 +1,5 @@
-"""The C library's memory: what a step frees is kept for the next one. Does not import torch."""
+"""The C library's allocator: keep the memory that a step frees for the next step. Does not import
+torch."""
 
 from __future__ import annotations
 
@@ -7,19 +8,22 @@ import functools
 import os
 import sys
 
-#: mallopt(3): a parameter, and the bytes that are kept.
+#: mallopt(3): number of a parameter, and the bytes to keep.
 _TRIM_THRESHOLD = (-1, (2 << 30) - 1)
-#: mallopt(3): a map of 128 images at 112 × 112 with 96 channels has 588 MiB; older glibc takes 32 MiB at most.
+#: mallopt(3): number of a parameter, and its value in bytes; older glibc accepts at most 32 MiB.
+#: Activations of 128 images at 112 × 112 with 96 channels have 588 MiB.
 _MMAP_THRESHOLDS = ((-3, 1 << 30), (-3, 32 << 20))
 
 
 @functools.cache
 def keep_freed_memory() -> bool:
-    """Let glibc keep up to 2 GiB of freed memory in blocks of less than 1 GiB; elsewhere do nothing.
+    """Let glibc keep up to 2 GiB of freed memory in blocks of less than 1 GiB; with other C
+    libraries do nothing.
 
-    By default it returns the tensors of every step to the system, which then clears the same pages again for the
-    next step: 2 to 5 % of the time of a small network on a CPU, almost half of that of EfficientNet-Lite0 at 96
-    pixels. Settings of the user (MALLOC_…, GLIBC_TUNABLES) are left alone. Returns whether it was done.
+    By default glibc returns the tensors of every step to the system, which then clears the same
+    pages again for the next step. This costs 2 to 5 % of the time of a small network on a CPU, and
+    almost half of the time of EfficientNet-Lite0 at 96 pixels. Settings of the user (MALLOC_…,
+    GLIBC_TUNABLES) take precedence. Returns True if glibc was configured.
     """
     if sys.platform != "linux" or any(
         name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ
@@ -34,7 +38,8 @@ def keep_freed_memory() -> bool:
 
 
 def return_freed_memory() -> None:
-    """Return to the system what glibc keeps, so that the process grows by what is allocated next."""
+    """Return the memory that glibc keeps to the system, so that the process grows by later
+    allocations."""
     if (
         sys.platform == "linux"
         and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None

@@ -1,4 +1,4 @@
-"""Checkpoints, written atomically, and refused if they are damaged or foreign."""
+"""Checkpoints: written atomically, refused if damaged or foreign."""
 
 from __future__ import annotations
 
@@ -24,28 +24,31 @@ State = dict[str, Any]
 
 
 class BadCheckpoint(UserError):
-    """A file that is truncated, damaged, or not a checkpoint of hexa; the message says which."""
+    """A file that is truncated, damaged, or not a checkpoint of hexa; the message gives the
+    reason."""
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """The file of a step: step-00000123.pt."""
+    """Return the file of a step: step-00000123.pt."""
     return folder / f"step-{step:08d}.pt"
 
 
 def save(
     folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays: int | None = None
 ) -> Path:
-    """Write the state of a step atomically, then delete all but the newest `keep` up to this step.
+    """Write the state of a step atomically, then delete all but the newest `keep` checkpoints up to
+    this step.
 
-    stays: checkpoints at multiples of this step are not deleted.
+    stays: never delete checkpoints at multiples of this step.
 
-    Whenever the machine stops, every file with a checkpoint's name is complete. `state` has tensors, numbers, text,
-    lists and dictionaries of them; a checksum over all of it is stored too, in case the disk damages the file. The
-    run's folder must exist: a removed one is not created again. Raises OSError.
+    Files with a checkpoint's name are always complete, even if the machine stops. `state` contains
+    tensors, numbers, text, and lists and dictionaries of these. A checksum over everything is
+    stored too, in case the disk damages the file. The folder must exist; if it was deleted, it is
+    not created again. Raises OSError.
     """
     folder.mkdir(exist_ok=True)
     content: State = {"format": FORMAT, "step": step, **state}
-    content.pop("checksum", None)  # of a state that was loaded
+    content.pop("checksum", None)  # present if the state was loaded from a file
     content["checksum"] = checksum(content)
     path = write_whole(
         path_of(folder, step), lambda file: torch.save(content, file), make_folders=False
@@ -59,9 +62,11 @@ def save(
 def load(
     path: Path, device: torch.device | str = "cpu", *, mapped: bool = False, compare: bool = True
 ) -> State:
-    """Read a checkpoint, weights only: nothing in the file is executed. Raises BadCheckpoint with the reason.
+    """Read a checkpoint, weights only: no code in the file is executed. Raises BadCheckpoint with
+    the reason.
 
-    mapped: tensors are read from the disk when they are used. compare: with the checksum, which reads all of them.
+    mapped: read tensors from the disk when they are used.
+    compare: verify the checksum, which reads all tensors.
     """
     if path.exists() and not path.is_file():  # reading a pipe may never end
         raise BadCheckpoint(f"{path}: not a file")
@@ -76,7 +81,7 @@ def load(
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
     with contextlib.suppress(
         RuntimeError, TypeError, OSError
-    ):  # kinds of tensors, or depths of nesting, never written
+    ):  # hexa never writes such kinds of tensors or depths of nesting
         state = {name: value for name, value in content.items() if name != "checksum"}
         if not compare or (
             _is_plausible(state, path.stat().st_size) and content.get("checksum") == checksum(state)
@@ -88,7 +93,8 @@ def load(
 def _is_plausible(content: State, size: int) -> bool:
     """Return False if the content is more than a file of `size` bytes can hold.
 
-    A manipulated one may contain itself, or an element that claims to be a billion; traversing either would never end.
+    A manipulated content may contain itself, or an element that claims a billion values; traversing
+    it would never end.
     """
     waiting: list[Any] = [content]
     entries = total = 0
@@ -105,7 +111,7 @@ def _is_plausible(content: State, size: int) -> bool:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a folder by their names, oldest first."""
+    """Return the checkpoints of a folder, found by name, oldest first."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return sorted(
         (path for path in paths if _NAME.fullmatch(path.name) and path.is_file()), key=step_of
@@ -113,7 +119,7 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def step_of(path: Path) -> int:
-    """The step in a checkpoint's name."""
+    """Return the step in a checkpoint's name."""
     return int(path.stem.removeprefix("step-"))
 
 
@@ -124,23 +130,26 @@ def newest_good(
     *,
     mapped: bool = False,
 ) -> tuple[Path, State] | None:
-    """The newest intact checkpoint, or None; damaged ones are skipped with a warning. mapped: as for `load`."""
+    """Return the newest intact checkpoint, or None; damaged ones are skipped with a warning.
+    mapped: as for `load`."""
     for path in reversed(checkpoints(folder)):
         try:
             return path, load(path, device, mapped=mapped)
         except BadCheckpoint as error:
-            warn(f"{error}; trying the checkpoint before it, if there is one")
+            warn(f"{error}; trying the previous checkpoint")
     return None
 
 
 def newest_good_of_all(
     folder: Path, warn: Callable[[str], None], device: torch.device
 ) -> tuple[Path, State] | None:
-    """`newest_good` for all processes of a run, which call it together and communicate through `device`.
+    """`newest_good` for all processes of a run, which call this together and communicate through
+    `device`.
 
-    The main process reads and compares everything. The others map its file into memory, so that they only read what
-    they use: of a bank of features their own rows. Tensors are on the CPU; the file stays open as long as one of them
-    exists. Raises UserError if processes see different files.
+    The main process reads and verifies the whole file. The others map the same file into memory and
+    read only what they use, for example their own rows of a memory bank. Tensors are on the CPU;
+    the file stays open as long as one of them exists. Raises UserError if processes see different
+    files.
     """
     newest = newest_good(folder, warn, mapped=True) if processes.is_main() else None
     step = processes.of_main(-1 if newest is None else step_of(newest[0]), device)
@@ -153,13 +162,14 @@ def newest_good_of_all(
     )
     if processes.any_of(seen != processes.of_main(seen, device), device):
         raise UserError(
-            f"{folder}: processes see different checkpoints; use a disk that all machines share"
+            f"{folder}: processes see different checkpoints; use a disk shared by all machines"
         )
     return newest
 
 
 def checksum(content: object) -> str:
-    """SHA-256 over names, types, shapes and bytes of nested dictionaries, lists, tensors and plain values."""
+    """Return the SHA-256 over names, types, shapes and bytes of nested dictionaries, lists, tensors
+    and plain values."""
     digest = hashlib.sha256()
     for piece in _pieces(content):
         digest.update(piece)

@@ -1,4 +1,5 @@
-"""The console of all commands, which prints text, never markup, and ignores failures to print."""
+"""The console of all commands: it prints plain text, never markup, and ignores failures to
+print."""
 
 from __future__ import annotations
 
@@ -14,10 +15,10 @@ from hexa.runtime.output import printable
 
 
 class Console(RichConsole):
-    """A console on the current standard output or error; silent in all processes but the first.
+    """A console on the current standard output or error; silent in all processes except the first.
 
-    Names of files, classes and runs are printed literally, with control characters escaped. Styles are given as `Text`
-    or `style=`. Lines are not wrapped; tables and bars fit the width.
+    Names of files, classes and runs are printed literally, with control characters escaped. Styles
+    are set with `Text` or `style=`. Lines are not wrapped; tables and bars fit the width.
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
@@ -34,7 +35,7 @@ class Console(RichConsole):
     def _check_buffer(self) -> None:
         try:
             super()._check_buffer()
-        except (OSError, ValueError):  # a full disk, a closed stream: a training goes on
+        except (OSError, ValueError):  # a full disk or a closed stream must not end a training
             del self._buffer[:]
 
     def render_str(self, text: str, **options: Any) -> Text:

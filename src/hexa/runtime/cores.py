@@ -1,4 +1,5 @@
-"""The processor's cores: how many this process may use, and how its threads share them. Does not import torch."""
+"""CPU cores: the number that this process may use, and the number of threads. Does not import
+torch."""
 
 from __future__ import annotations
 
@@ -10,23 +11,25 @@ from pathlib import Path
 
 
 def allowed_cores() -> list[int]:
-    """The numbers of the cores this process may run on."""
+    """Return the indices of the cores on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def usable_cores() -> int:
-    """How many cores this process may use, limited by a container's share of their time."""
+    """Return the number of cores that this process may use, also limited by a container's CPU
+    quota."""
     return max(1, math.ceil(min([len(allowed_cores()), *_quotas()])))
 
 
 def share_cores() -> None:
-    """Set OpenMP's environment for machines that are shared, if it is not loaded yet; what the user has set stays.
+    """Set OpenMP's environment for shared machines, unless OpenMP is already loaded; the user's
+    settings take precedence.
 
-    Threads that wait for each other spin for a thirtieth of libgomp's time and then sleep, so that another process gets
-    their core. There are at most `usable_cores` of them: OpenMP does not know a container's share, and threads stall
-    once it is used up.
+    Waiting threads spin for a thirtieth of libgomp's default time and then sleep, so that another
+    process gets their core. The number of threads is at most `usable_cores`: OpenMP does not know a
+    container's quota, and threads stall once it is used up.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -35,7 +38,7 @@ def share_cores() -> None:
 
 
 def control_groups() -> Iterator[Path]:
-    """The folders of the control groups (version 2) that this process is in, innermost first."""
+    """Yield the folders of this process's control groups (version 2), innermost first."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             if line.startswith("0::/"):
@@ -44,7 +47,7 @@ def control_groups() -> Iterator[Path]:
 
 
 def _quotas() -> Iterator[float]:
-    """CPU seconds per second that each enclosing control group may use."""
+    """Yield the CPU seconds per second that each enclosing control group allows."""
     for folder in control_groups():
         with suppress(OSError, ValueError):  # no such file, or "max"
             quota, period = (folder / "cpu.max").read_text().split()

@@ -1,4 +1,5 @@
-"""Atomic files, which are complete or absent whenever the machine stops; the user's cache folder."""
+"""Atomic files, which are either complete or absent even if the machine stops; the user's cache
+folder."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-#: Errors of a disk that is full, and what to do.
+#: Errors of a full disk, with a remedy.
 _FULL = {
     errno.ENOSPC: "the disk is full; make room",
     errno.EDQUOT: "the disk quota is used up; make room",
@@ -22,10 +23,12 @@ _FULL = {
 def write_whole(
     path: Path, write: Callable[[BinaryIO], object], *, make_folders: bool = True
 ) -> Path:
-    """Write a file atomically: `write` fills a temporary file, which is flushed to the disk and renamed.
+    """Write a file atomically: `write` fills a temporary file, which is flushed to the disk and
+    renamed.
 
-    make_folders: create missing folders; not wanted where a folder may be removed during the work.
-    Raises OSError, whose filename is `path`, if that fails; an existing file is then unchanged.
+    make_folders: create missing folders; False if the folder may be deleted during the work and
+    must not reappear.
+    Raises OSError, whose filename is `path`, if writing fails; an existing file is then unchanged.
     """
     before = sys.exception()
     if make_folders:
@@ -49,14 +52,15 @@ def write_whole(
 
 
 def write_text(path: Path, text: str) -> Path:
-    """`write_whole` of text, as UTF-8."""
+    """`write_whole` for text in UTF-8."""
     return write_whole(path, lambda file: file.write(text.encode()))
 
 
 def sweep(folder: Path, *names: str) -> None:
-    """Remove temporary files that killed processes left in a folder: of all files, or of those with these names.
+    """Delete temporary files that killed processes left in a folder: all of them, or only those for
+    these names.
 
-    Only for the process that writes these files.
+    Only the process that writes these files may call this.
     """
     left = re.compile(rf"\.({'|'.join(map(re.escape, names)) or '.*'})\.\d+\.tmp", re.DOTALL)
     for path in folder.iterdir() if folder.is_dir() else ():
@@ -66,7 +70,8 @@ def sweep(folder: Path, *names: str) -> None:
 
 @contextmanager
 def by_plain_name(path: Path) -> Iterator[str]:
-    """A name to open the file by, for libraries that accept only UTF-8; on Linux any open file also has such a name."""
+    """Yield a name for opening the file in libraries that accept only UTF-8; on Linux every open
+    file also has such a name."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -77,7 +82,8 @@ def by_plain_name(path: Path) -> Iterator[str]:
 
 
 def cache_folder() -> Path:
-    """Where downloads and measurements are kept: HEXA_CACHE, or `hexa` in the user's cache folder."""
+    """Return the folder for downloads and measurements: HEXA_CACHE, or `hexa` in the user's cache
+    folder."""
     chosen = os.environ.get("HEXA_CACHE")
     return (
         Path(chosen)
@@ -87,13 +93,14 @@ def cache_folder() -> Path:
 
 
 def describe(error: OSError) -> str:
-    """The file and the system's error in one line, with what to do if the disk is full."""
+    """Return the file and the system's error in one line, with a remedy if the disk is full."""
     what = _FULL.get(error.errno or 0) or error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {what}" if error.filename is not None else what
 
 
 def _of_the_system(error: BaseException | None, before: BaseException | None) -> OSError | None:
-    """The system error that caused an error, since `before`: torch and others raise their own after it."""
+    """Return the system error behind an error, not looking further than `before`; torch and others
+    raise their own on top."""
     while error is not before and error is not None:
         if isinstance(error, OSError) and error.errno is not None:
             return error
@@ -102,7 +109,8 @@ def _of_the_system(error: BaseException | None, before: BaseException | None) ->
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make a rename permanent by flushing its folder; systems that cannot open folders do not need this."""
+    """Flush a folder to the disk, which makes a rename permanent; systems that cannot open folders
+    do not need this."""
     try:
         handle = os.open(folder, os.O_RDONLY)
     except OSError:

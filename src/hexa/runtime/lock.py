@@ -1,4 +1,4 @@
-"""A file lock that is released when its process ends, in whatever way."""
+"""A file lock that is released when its process ends, for whatever reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 
 from hexa.config import UserError
 
-#: How often a folder is made that others remove.
+#: Number of attempts to create a folder that other processes remove.
 _TRIES = 1000
 #: Errors of a network disk without locks.
 _WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
@@ -27,11 +27,14 @@ def locked(
     patience: float = 0.0,
     say: Callable[[str], object] = lambda message: None,
 ) -> Iterator[None]:
-    """Hold a lock file inside the context; the system releases it when the process ends, in whatever way.
+    """Hold a lock file inside the context; the system releases it when the process ends, for
+    whatever reason.
 
-    The file is removed afterwards, and so are folders that were created for it and are empty. patience: seconds to wait
-    for it. say: called if the disk has no locks. Raises UserError, "process N on MACHINE" and `what`, if another
-    process still holds it; OSError if it cannot be written.
+    The file is removed afterwards, and so are empty folders that were created for it.
+    patience: seconds to wait for the lock.
+    say: called with a message if the disk has no locks.
+    Raises UserError, "process N on MACHINE" and `what`, if another process holds the lock; OSError
+    if it cannot be written.
     """
     made = [folder for folder in path.parents if not folder.exists()]
     try:
@@ -39,18 +42,18 @@ def locked(
         try:
             yield
         finally:
-            if lock is not None and lock.is_locked:  # it is not in a forked child
+            if lock is not None and lock.is_locked:  # a forked child does not hold it
                 with suppress(OSError):
-                    path.unlink()  # while it is held: whoever opened it before finds that it has lost its name
+                    path.unlink()  # before release, so that waiting processes notice the removal
                 lock.release()
     finally:
-        with suppress(OSError):  # something was put there
+        with suppress(OSError):  # a folder is not empty any more
             for folder in made:
                 folder.rmdir()
 
 
 def _taken(path: Path, what: str, patience: float, say: Callable[[str], object]) -> FileLock | None:
-    """The lock, held; None if the disk has none."""
+    """Acquire the lock; return None if the disk has no locks."""
     lock = FileLock(path, timeout=patience, fallback_to_soft=False)
     for tries in range(_TRIES, 0, -1):
         try:
@@ -63,18 +66,16 @@ def _taken(path: Path, what: str, patience: float, say: Callable[[str], object])
         except (
             FileNotFoundError,
             FileExistsError,
-        ):  # a holder removed the folder, maybe while mkdir looked at it
-            if tries == 1:  # a file or a dangling link is in its place
+        ):  # the previous holder removed the folder, maybe during mkdir
+            if tries == 1:  # a file or a dangling link has the folder's name
                 raise
         except OSError as error:
             if error.errno not in _WITHOUT_LOCKS:
                 raise
             with suppress(OSError):
                 path.unlink()
-            say(
-                f"{path.parent}: its disk has no file locks, so make sure that no other process works there"
-            )
+            say(f"{path.parent}: its disk has no file locks; let no other process work there")
             return None
-    with suppress(OSError):  # on a full disk it is held nevertheless
+    with suppress(OSError):  # the lock is held even if the disk is full
         path.write_text(f"{os.getpid()} on {platform.node()}")
     return lock

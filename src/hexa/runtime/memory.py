@@ -10,13 +10,14 @@ from hexa.runtime.cores import control_groups
 
 
 def usable_memory() -> int:
-    """Bytes of the machine's memory, or of a container's share of it."""
+    """Return the bytes of memory that this process may use: the machine's, or a container's
+    limit."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *limits()])
 
 
 def limits() -> Iterator[int]:
-    """Bytes that each enclosing control group may use."""
+    """Yield the bytes of memory that each enclosing control group allows."""
     for folder in control_groups():
         with suppress(OSError, ValueError):  # no such file, or "max"
             yield int((folder / "memory.max").read_text())

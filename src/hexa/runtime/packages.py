@@ -1,7 +1,9 @@
-"""Versions of packages and of this code, and commands that install missing packages into hexa's environment.
+"""Versions of packages and of this code, and commands that install missing packages into this
+environment.
 
-On package indexes the name `hexa` belongs to another project. So the commands install from the checkout if hexa runs
-from one, and otherwise the packages of an extra by their own names, since the wheel may not be available any more.
+The name `hexa` belongs to another project on package indexes. If hexa runs from a checkout, the
+commands install from it; otherwise they list the packages of an extra by name, since the wheel may
+not be available any more.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from types import ModuleType
 
 from hexa.config import UserError
 
-#: What pyproject.toml calls the distribution.
+#: Name of the distribution in pyproject.toml.
 DISTRIBUTION = "hexa-ssl"
 _SOURCES = Path(__file__).resolve().parents[2]
 
 
 def version(package: str) -> str | None:
-    """The version of a distribution, None if it says none; of `hexa`, that of the code that runs."""
+    """Return the version of a distribution, None if unknown; for `hexa`, the version of the running
+    code."""
     if package == "hexa":
         from hexa import __version__
 
@@ -39,7 +42,8 @@ def version(package: str) -> str | None:
 
 
 def import_extra(module: str, extra: str, what: str) -> ModuleType:
-    """Import a module that only `what` needs. Raises UserError with the command that installs it."""
+    """Import a module that only `what` needs. Raises UserError with the command that installs the
+    module."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -51,7 +55,7 @@ def import_extra(module: str, extra: str, what: str) -> ModuleType:
 
 
 def install_extra(extra: str) -> str:
-    """The command that installs the packages of an extra, such as `onnx>=1.17`."""
+    """Return the command that installs the packages of an extra, such as `onnx>=1.17`."""
     root = _SOURCES.parent
     if _SOURCES.name == "src" and (root / "pyproject.toml").is_file():
         return install("-e", f"{'.' if Path.cwd() == root else root}[{extra}]")
@@ -67,7 +71,8 @@ def install_extra(extra: str) -> str:
 
 
 def install(*arguments: str) -> str:
-    """The command that installs into this environment, by the pip or uv inside it, or by a uv outside."""
+    """Return the command that installs into this environment, with its own pip or uv, or with a uv
+    outside of it."""
     python = Path(sys.executable)
     if Path.cwd() in python.parents[1:]:
         python = python.relative_to(Path.cwd())
@@ -84,9 +89,11 @@ def install(*arguments: str) -> str:
 
 @functools.cache
 def commit() -> str | None:
-    """The commit of the package's checkout, with -dirty if files differ; outside a checkout HEXA_COMMIT, or None.
+    """Return the commit of the package's checkout, with -dirty if files differ; outside a checkout
+    HEXA_COMMIT, or None.
 
-    Cached from the first call, since later checkouts do not change code that is already loaded. So call it early.
+    Cached at the first call, because a later checkout does not change code that is already loaded.
+    Call it early.
     """
 
     def git(*arguments: str) -> str:
@@ -96,7 +103,7 @@ def commit() -> str | None:
         ).stdout.strip()
 
     with suppress(OSError, subprocess.SubprocessError):
-        # an installed package in another project's checkout does not have that project's version
+        # the package may be installed inside another project's checkout
         if git("ls-files", "--", Path(__file__).name):
             return git("rev-parse", "HEAD") + (
                 "-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""
@@ -106,14 +113,16 @@ def commit() -> str | None:
 
 @functools.cache
 def provenance() -> dict[str, str | None]:
-    """The `commit` that a result names, and `source`, a hash that shows whether a copy holds that commit's code."""
+    """Return `commit` and `source`, a hash that shows whether a copy contains the code of that
+    commit."""
     return {"commit": commit(), "source": source_hash(Path(__file__).resolve().parents[1])}
 
 
 def source_hash(package: Path) -> str | None:
-    """SHA-256, 64 hexadecimal digits, of the names and contents of a package's files; None where it has none (a zip).
+    """Return the SHA-256, 64 hexadecimal digits, of the names and contents of a package's files;
+    None for a zip.
 
-    Compiled and hidden files are left out.
+    Compiled and hidden files are excluded.
     """
     files = {
         path.relative_to(package).as_posix(): path for path in package.rglob("*") if path.is_file()
@@ -124,7 +133,7 @@ def source_hash(package: Path) -> str | None:
 
 
 def processor_name() -> str:
-    """The processor's model, as the system names it."""
+    """Return the model name of the processor."""
     with suppress(OSError):
         if model := re.search(
             r"^model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(), re.MULTILINE

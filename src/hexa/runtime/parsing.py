@@ -1,4 +1,4 @@
-"""Reads small, untrusted YAML and JSON files within bounds of size, depth and features."""
+"""Readers for small, untrusted YAML and JSON files, with limits on size, depth and features."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MOST_JSON = 16 * 1024**2
 _MOST_LINE = 64 * 1024
 _DEPTH = 50
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-#: Seconds of the longest duration, a hundred years; plans count steps in 64 bits.
+#: Longest duration in seconds, a hundred years; plans count steps in 64 bits.
 _MOST_SECONDS = 36500 * 86400
 
 
 def check(path: Path, most: int, within: Path | None = None) -> None:
-    """Raise OSError, or UserError unless this is a regular file of at most `most` bytes.
+    """Raise OSError or UserError unless this is a regular file of at most `most` bytes.
 
     within: a folder that must contain the file after resolving links.
     """
@@ -36,7 +36,7 @@ def check(path: Path, most: int, within: Path | None = None) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path}: is not a file")
     if within is not None and not path.resolve().is_relative_to(within.resolve()):
-        raise UserError(f"{path}: links out of its folder are not followed")
+        raise UserError(f"{path}: is a link out of its folder; replace it by a copy of the file")
     if status.st_size > most:
         raise UserError(
             f"{path}: is too large ({status.st_size:,} bytes, at most {most:,} are read)"
@@ -44,7 +44,7 @@ def check(path: Path, most: int, within: Path | None = None) -> None:
 
 
 def read_text(path: Path, most: int, within: Path | None = None) -> str:
-    """The text of a file. Raises as `check`, and UserError if it is not UTF-8."""
+    """Return the text of a file. Raises the errors of `check`, and UserError if it is not UTF-8."""
     check(path, most, within)
     with path.open("rb") as file:
         content = file.read(most)
@@ -55,7 +55,8 @@ def read_text(path: Path, most: int, within: Path | None = None) -> str:
 
 
 def read_json(path: Path, remedy: str) -> Any:
-    """The value in a JSON file. Raises as `check`, and UserError, which ends with the remedy, for other content."""
+    """Return the value in a JSON file. Raises the errors of `check`, and UserError, which ends with
+    `remedy`, for other content."""
     try:
         return from_json(read_text(path, MOST_JSON))
     except UserError as error:
@@ -65,9 +66,10 @@ def read_json(path: Path, remedy: str) -> Any:
 def read_lines(
     path: Path, most: int, within: Path | None = None
 ) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
-    """Each line of a file of JSON objects that is not blank, with its fields; None for a damaged line.
+    """Yield each non-blank line of a JSON-lines file with its fields; the fields are None if the
+    line is damaged.
 
-    Raises as `check`.
+    Raises the errors of `check`.
     """
     check(path, most, within)
     with path.open("rb") as file:
@@ -87,9 +89,10 @@ def read_resource(package: str, file: str) -> Any:
 
 
 def from_yaml(text: str) -> Any:
-    """Mappings with text as keys, lists, numbers, text, true, false and null; a date is text. Raises UserError.
+    """Return mappings with text as keys, lists, numbers, text, true, false and null; a date is
+    text. Raises UserError.
 
-    Aliases, which can make a small file a large one, tags, and a key given twice are refused.
+    Aliases (which can make a small file a large one), tags and duplicate keys are refused.
     """
     try:
         return yaml.load(text, _Loader)
@@ -99,12 +102,13 @@ def from_yaml(text: str) -> Any:
         place = error.problem_mark or error.context_mark
         where = f"line {place.line + 1}, column {place.column + 1}: " if place else ""
         raise UserError(f"not YAML ({where}{error.problem or error.context})") from None
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a number of thousands of digits
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number with thousands of digits
         raise UserError(f"not YAML ({reason(error)})") from None
 
 
 def from_option(text: str) -> Any:
-    """The value of a command-line option: `none`, true, a number, a list, {fields}, or otherwise the text itself."""
+    """Return the value of a command-line option: `none`, true, a number, a list, {fields}, or
+    otherwise the text itself."""
     try:
         value = from_yaml(text)
     except UserError:
@@ -117,7 +121,7 @@ def from_option(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """The value of a JSON text. Raises UserError, also for very deep nesting."""
+    """Return the value of a JSON text. Raises UserError, also for very deep nesting."""
     try:
         value = json.loads(text)
     except RecursionError:
@@ -143,7 +147,7 @@ class _Loader(yaml.SafeLoader):
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise _refused("aliases are not read; write the values out", self.peek_event())  # type: ignore[no-untyped-call]
+            raise _refused("aliases are not supported; repeat the values", self.peek_event())  # type: ignore[no-untyped-call]
         self._depth += 1
         if self._depth > _DEPTH:
             raise RecursionError
@@ -157,14 +161,14 @@ class _Loader(yaml.SafeLoader):
             if not isinstance(key, yaml.ScalarNode):
                 raise _refused("a key must be text", key)
             if key.value in mapping:
-                raise _refused(f"the key '{key.value}' is given twice", key)
+                raise _refused(f"duplicate key '{key.value}'", key)
             mapping[key.value] = self.construct_object(value, deep=deep)
         return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
         value = super().construct_yaml_int(node)
         if not -(2**63) <= value < 2**63:
-            raise _refused("an integer of more than 64 bits", node)
+            raise _refused("an integer exceeds 64 bits", node)
         return value
 
 
@@ -186,7 +190,8 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def seconds_of(given: str | float) -> float:
-    """A duration such as 30m, 1.5h, 1h30m, or a number of seconds, in seconds. Raises UserError."""
+    """Return the seconds of a duration such as 30m, 1.5h or 1h30m, or of a number of seconds.
+    Raises UserError."""
     text = str(given) if isinstance(given, str) else f"{given}s"
     part = r"(\d+(?:\.\d*)?)\s*([smhd])"
     seconds = sum(float(number) * _UNITS[unit] for number, unit in re.findall(part, text))

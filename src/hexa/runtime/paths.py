@@ -1,4 +1,5 @@
-"""Checks that paths given by a user exist, before the slow imports of the libraries that read them."""
+"""Checks that paths given by a user exist, before the slow imports of the libraries that read
+them."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from hexa.config import UserError
 
 
 def weights(text: str) -> tuple[Path, str | None]:
-    """The folder or file of a backbone's name, PATH or PATH#NETWORK, and the network. Raises UserError.
+    """Split a backbone's name, PATH or PATH#NETWORK, into its folder or file and the network.
+    Raises UserError.
 
     timm's spelling of a folder, local-dir:PATH, is accepted.
     """
@@ -25,15 +27,16 @@ def weights(text: str) -> tuple[Path, str | None]:
         file, _, network = str(path).rpartition("#")
         path = Path(file)
     if not path.exists():
-        problem = "no such run, file or network (a recipe has no weights until it is trained)"
-        raise UserError(f"{text}: {problem}; give a run folder, a file, timm:NAME or random:NAME")
+        problem = "no such run, file or network (a recipe has no weights before training)"
+        raise UserError(f"{text}: {problem}; use a run folder, a file, timm:NAME or random:NAME")
     return path, network
 
 
 class Named(NamedTuple):
     """The parts of a source's name, `SOURCE,max_value=N,links=follow#SPLIT`.
 
-    source: with the options, without the split. body: without both.
+    source: with the options, without the split.
+    body: without both.
     """
 
     source: str
@@ -44,13 +47,15 @@ class Named(NamedTuple):
 
 
 def parts(spec: str) -> Named:
-    """The parts of a source's name. What names a file or folder as it stands has neither split nor options.
+    """Split a source's name into its parts. The name of an existing file or folder has neither
+    split nor options.
 
-    Raises UserError for a max_value that is not an integer above 0, and for links that are not `follow`.
+    Raises UserError for a max_value that is not an integer above 0, and for links other than
+    `follow`.
     """
     source, mark, end = spec.rpartition("#")
     split: str | None = end
-    # no split has such a name, but a pattern, a folder or an option may
+    # split names do not contain these characters; patterns, folders and options may
     if not mark or _is_there(spec) or re.search(r"[/\\*?{},=]", end):
         source = spec
         split = None
@@ -72,7 +77,7 @@ def parts(spec: str) -> Named:
 
 
 def _is_there(source: str) -> bool:
-    """True if a source's name, with KIND: or without, is that of a file or folder."""
+    """True if a source's name, with or without KIND:, is an existing file or folder."""
     argument = source.partition(":")[2]
     return os.path.exists(location(source)) or (
         argument != "" and os.path.exists(location(argument))
@@ -80,12 +85,14 @@ def _is_there(source: str) -> bool:
 
 
 def composed(name: str) -> str:
-    """A name in the normal form NFC, so that names match whatever form a file system or a program gave them."""
+    """Return a name in the normal form NFC, so that names from different file systems and programs
+    match."""
     return unicodedata.normalize("NFC", name)
 
 
 def location(argument: str) -> Path:
-    """A path given by a user, which may begin with ~, and whose names may have another normal form than the files'."""
+    """Return the path that a user gave; expands ~, and matches names in another Unicode normal
+    form."""
     path = Path(os.path.expanduser(argument))
     if os.path.exists(path):
         return path
@@ -97,7 +104,8 @@ def location(argument: str) -> Path:
 
 
 def folder(spec: str, path: Path) -> Path:
-    """`path`, the folder of a source named `spec`. Raises UserError."""
+    """Return `path`, the folder of a source named `spec`. Raises UserError if it is not a
+    folder."""
     if not path.is_dir():
         problem = "is a file, not a folder" if path.is_file() else "no such folder"
         near = difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*/")], 1)
@@ -107,30 +115,31 @@ def folder(spec: str, path: Path) -> Path:
 
 
 class Inside:
-    """The folder of a data set, which must contain its files once links are resolved.
+    """The folder of a data set; its files must be inside once links are resolved.
 
-    Only a name that ends with `,links=follow` follows links out of the folder. Names that lead out without a link,
-    such as ../x.jpg in a list, are never followed.
+    Links out of the folder are followed only if the source's name ends with `,links=follow`. Names
+    that lead out without a link, such as ../x.jpg in a list, are never followed.
     """
 
     def __init__(self, spec: str, root: Path, *others: Path) -> None:
-        """spec: the source's name. others: further folders that may contain its files."""
+        """spec: the source's name. others: more folders that may contain its files."""
         self.spec = spec
         self.root = os.path.abspath(root)
         self.places = [Path(os.path.realpath(place)) for place in (root, *others)]
-        if self.places[0].parent.name == "snapshots":  # the hub's client links to what it downloads
+        if self.places[0].parent.name == "snapshots":  # the hub's client links to its downloads
             self.places.append(self.places[0].parent.parent / "blobs")
         self.follows_links = parts(spec).follows_links
         self._holds_folder = functools.cache(self._holds)
 
     def check(self, files: Iterable[str], whose: str) -> None:
-        """Raise UserError, naming the first file that is not inside. whose: what names the files."""
+        """Raise UserError with the first file that is not inside. whose: the file that lists these
+        names."""
         for file in files:
-            if os.path.abspath(file) == self.root:  # the user named it
+            if os.path.abspath(file) == self.root:  # given by the user
                 continue
             in_folder = self._holds_folder(os.path.dirname(file))
             if not in_folder or (os.path.islink(file) and not self._holds(file)):
-                named = f"{whose} names {file}, which is outside of the data set"
+                named = f"{whose} names {file} outside of the data set"
                 raise UserError(f"data '{self.spec}': {named}; {self._remedy(file)}")
 
     def _holds(self, path: str) -> bool:
@@ -143,17 +152,18 @@ class Inside:
         return any(real.is_relative_to(place) for place in self.places)
 
     def _is_named_inside(self, path: str) -> bool:
-        """True unless the name leads out as it stands: then a link does."""
+        """True if the name itself is inside the folder, so that only a link leads out."""
         return Path(os.path.abspath(path)).is_relative_to(self.root)
 
     def _remedy(self, file: str) -> str:
         if not self._is_named_inside(file):
-            return "nothing is read from there: copy the file into the folder, or give its images with folder:PATH"
-        return f"to follow links that you trust, give {self.spec},links=follow"
+            return "copy the file into the folder, or use folder:PATH for its images"
+        return f"to follow links that you trust, use {self.spec},links=follow"
 
 
 def check(backbones: Iterable[str], sources: Iterable[str]) -> None:
-    """Raise UserError for backbones and folders of images that do not exist, as far as names tell."""
+    """Raise UserError for backbones and folders of images that do not exist, as far as names
+    show."""
     for name in backbones:
         if ":" not in name:
             weights(name)

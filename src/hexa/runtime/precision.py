@@ -18,9 +18,11 @@ Network = TypeVar("Network", bound=nn.Module)
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """`auto` is this process's GPU if there is one, otherwise the CPU. Raises UserError for an unavailable device.
+    """Return the device: `auto` is this process's GPU if there is one, otherwise the CPU. Raises
+    UserError if unavailable.
 
-    Whatever computes asks here first, so the process's memory is set up here too (`keep_freed_memory`).
+    Also configures the process's memory (`keep_freed_memory`), because all computations call this
+    first.
     """
     keep_freed_memory()
     if name == "auto":
@@ -30,33 +32,33 @@ def pick_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise UserError(f"device '{name}' is not known to torch; use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        remedy = "`hexa doctor` says what this machine has, auto or cpu runs anywhere"
+        remedy = "use auto or cpu; `hexa doctor` shows the devices of this machine"
         raise UserError(f"device 'cuda' is not available; {remedy}")
     if device.type == "cuda":
-        if device.index is None:  # one process for each GPU
+        if device.index is None:  # one process per GPU
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         count = torch.cuda.device_count()
         if device.index >= count:
-            seen = f"{count} GPUs are seen; start at most {count} processes on a machine"
+            seen = f"this machine has {count} GPUs; start at most {count} processes on it"
             raise UserError(f"device '{device}' is not available: {seen}")
     elif device.type != "cpu":
         try:
             torch.zeros(1, device=device).item()
-        except Exception as error:  # each kind of device fails in its own way
+        except Exception as error:  # each kind of device raises other exceptions
             problem = f"device '{name}' cannot be used here ({reason(error)})"
             raise UserError(f"{problem}; use auto, cpu or cuda") from None
     return device
 
 
 def at_least_fp32(tensor: Tensor) -> Tensor:
-    """The tensor in fp32, or as it is in fp64."""
+    """Return the tensor in fp32, or unchanged if it is fp64."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
 
 
 def place(network: Network, device: torch.device) -> Network:
-    """The network, moved to the device, its weights of four dimensions in channels_last.
+    """Move the network to the device, with four-dimensional weights in channels_last; return it.
 
-    `Module.to(memory_format=…)` does the same, but fails at weights of five dimensions, which torch cannot lay out so.
+    `Module.to(memory_format=…)` would fail for five-dimensional weights, which have no such layout.
     """
     network.to(device)
     for tensor in (*network.parameters(), *network.buffers()):
@@ -66,7 +68,7 @@ def place(network: Network, device: torch.device) -> Network:
 
 
 def has_native_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies bf16 in hardware; elsewhere bf16 is slower than fp32."""
+    """Return whether the device multiplies bf16 in hardware; elsewhere bf16 is slower than fp32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     if device.type == "cpu":
@@ -79,9 +81,11 @@ def has_native_bf16(device: torch.device) -> bool:
 def resolve(
     precision: Precision, device: torch.device, learns: nn.Module | None = None
 ) -> Literal["fp32", "bf16"]:
-    """`auto` is bf16 if the hardware supports it, except for training depthwise convolutions on a CPU.
+    """Resolve `auto` to bf16 if the hardware supports it, except for training depthwise
+    convolutions on a CPU.
 
-    Their gradients take two to three times as long in bf16 as in fp32 there. learns: the network, if it is trained.
+    On a CPU their gradients take two to three times as long in bf16 as in fp32.
+    learns: the network, if it is trained.
     """
     if precision != "auto":
         return precision
@@ -89,7 +93,7 @@ def resolve(
         return "fp32"
     if learns is not None and device.type == "cpu":
         for module in learns.modules():
-            # with a group for each of their channels, as in EfficientNets and MobileNets
+            # depthwise convolutions, as in EfficientNets and MobileNets
             if isinstance(module, nn.Conv2d) and module.groups == module.in_channels > 1:
                 return "fp32"
     return "bf16"
@@ -98,7 +102,7 @@ def resolve(
 def autocast(
     precision: Literal["fp32", "bf16"], device: torch.device
 ) -> AbstractContextManager[object]:
-    """The context in which forward passes run."""
+    """Return the context for forward passes."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Processes and collectives: a thin layer over torch.distributed that also works with a single process."""
+"""Processes and collectives: a thin layer over torch.distributed, also for a single process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from torch.distributed.rendezvous import rendezvous
 
 from hexa.config import UserError
 
-#: Of a collective during which the main process may evaluate for days.
+#: Time limit of collectives that wait for an evaluation by the main process, which may take days.
 _NO_LIMIT = timedelta(days=365)
-#: Words in the error of a collective whose connection to another process broke.
+#: Words in the error of a collective after the connection to another process broke.
 _OF_CONNECTION = ("gloo", "nccl", "connection", "socket")
 
 
 class ProcessEnded(RuntimeError):
-    """Another process of the run failed, so that this one cannot continue. Exit code 1.
+    """Another process of the run failed, so this one cannot continue. Exit code 1.
 
-    speaks: False where another process reports the failure.
+    speaks: False if another process reports the failure.
     """
 
     exit_code = 1
@@ -38,7 +38,12 @@ class ProcessEnded(RuntimeError):
 
 @dataclass
 class _World:
-    """State that belongs to torch's process group: its parts. patient: all processes, for `exchange`."""
+    """State that belongs to torch's process group.
+
+    patient: group of all processes for `exchange`, without a time limit.
+    parts: groups of consecutive processes by size.
+    alone: True inside `alone()`.
+    """
 
     patient: dist.ProcessGroup | None = None
     parts: dict[int, dist.ProcessGroup] = field(default_factory=dict)
@@ -49,7 +54,8 @@ _world = _World()
 
 
 def initialize(device: torch.device | None = None) -> None:
-    """Join the process group that torchrun announces in the environment; does nothing for a single process."""
+    """Join the process group that torchrun announces in the environment; do nothing for a single
+    process."""
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized():
         on_gpu = device is not None and device.type == "cuda"
         if on_gpu:
@@ -68,7 +74,8 @@ def initialize(device: torch.device | None = None) -> None:
 
 
 def shutdown(failed: bool = False) -> None:
-    """Leave the process group, if there is one. failed: do not wait for others, which may have ended."""
+    """Leave the process group, if there is one. failed: do not wait for other processes, which may
+    have ended."""
     if not dist.is_initialized():
         return
     if failed and dist.get_backend() == "nccl":
@@ -80,12 +87,12 @@ def shutdown(failed: bool = False) -> None:
     _world = _World()
 
 
-# -- evaluation: the main process works, the others are its helpers ---------------------------------------------------
+# -- evaluation: the main process works, the others help -------------------------------------------
 
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Work in the main process inside the context as if there were no other processes."""
+    """Work in the main process inside the context as if it were the only process."""
     before = _world.alone
     _world.alone = True
     try:
@@ -95,12 +102,13 @@ def alone() -> Iterator[None]:
 
 
 def helpers() -> int:
-    """The number of other processes, also inside `alone`."""
+    """Return the number of other processes, also inside `alone`."""
     return dist.get_world_size() - 1 if dist.is_initialized() else 0
 
 
 def exchange(what: Any) -> list[Any]:
-    """The values of all processes in rank order, on all of them; also inside `alone`. Waits without a time limit."""
+    """Return the values of all processes in rank order, on all of them; also inside `alone`. Waits
+    without a time limit."""
     values = [what] * (1 + helpers())
     if helpers():
         if _world.patient is None:
@@ -110,7 +118,8 @@ def exchange(what: Any) -> list[Any]:
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
-    """The rows of all processes on the main one, in rank order; an empty list on the others. Also inside `alone`.
+    """Return the rows of all processes on the main one, in rank order; an empty list elsewhere.
+    Also inside `alone`.
 
     The tensors are on the CPU, and their first dimensions may differ.
     """
@@ -136,12 +145,13 @@ def _together(collective: Callable[..., Any], *given: Any, **options: Any) -> An
         broken = any(word in cause.lower() for word in _OF_CONNECTION)
         if not (broken or isinstance(error, dist.DistError)):
             raise
-        what = f"another process failed, which the report of torchrun names ({cause[:200]})"
+        what = f"another process failed; see torchrun's report ({cause[:200]})"
         raise ProcessEnded(what) from error
 
 
 def make_parts(size: int) -> None:
-    """Create groups of `size` consecutive processes, for collectives among them; every process calls it.
+    """Create groups of `size` consecutive processes, for collectives among them. Every process
+    calls this.
 
     `size` must divide the number of processes. Groups are created once.
     """
@@ -151,17 +161,17 @@ def make_parts(size: int) -> None:
 
 
 def world_size() -> int:
-    """The number of processes that work together; 1 inside `alone`."""
+    """Return the number of processes that work together; 1 inside `alone`."""
     return dist.get_world_size() if dist.is_initialized() and not _world.alone else 1
 
 
 def rank() -> int:
-    """The number of this process, 0 … world_size − 1."""
+    """Return the index of this process, 0 … world_size − 1."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def is_main() -> bool:
-    """Whether this is the process that writes files and prints."""
+    """Return whether this process writes files and prints."""
     return rank() == 0
 
 
@@ -172,9 +182,10 @@ def barrier() -> None:
 
 
 def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
-    """Concatenate the tensors of all processes along the first dimension in rank order, without gradient; equal shapes.
+    """Concatenate the tensors of all processes along the first dimension in rank order, without
+    gradient; equal shapes.
 
-    part: only of this process's group of that size, see `make_parts`.
+    part: only in this process's group of that size, see `make_parts`.
     """
     size = part or world_size()
     if size == 1:
@@ -185,9 +196,10 @@ def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
 
 
 def all_gather_with_gradient(tensor: Tensor) -> Tensor:
-    """`all_gather` whose gradient is that of the sum of all processes' losses.
+    """`all_gather` with the gradient of the sum of all processes' losses.
 
-    Averaged over processes, as all gradients are, it is that of the mean of their losses. Each must back-propagate.
+    After averaging over processes, as for all gradients, this is the gradient of the mean loss.
+    Every process must back-propagate.
     """
     return tensor if world_size() == 1 else cast(Tensor, _Gather.apply(tensor))
 
@@ -200,20 +212,21 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        # a copy, since the sum is computed in place and autograd may still need its gradient
+        # a copy, because the sum is in place and autograd may still need the gradient
         total = all_reduce_sum(gradients[0].clone(memory_format=torch.contiguous_format))
         return total[rank() * ctx.rows : (rank() + 1) * ctx.rows]
 
 
 def all_reduce_max(value: Tensor) -> Tensor:
-    """The maximum over all processes, in place."""
+    """Replace `value` by the maximum over all processes, in place."""
     if world_size() > 1:
         _together(dist.all_reduce, value, dist.ReduceOp.MAX)
     return value
 
 
 def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
-    """The sum over all processes, in place; `value` must be contiguous. part: as for `all_gather`."""
+    """Replace `value`, which must be contiguous, by the sum over all processes, in place. part: as
+    for `all_gather`."""
     size = part or world_size()
     if size > 1:
         _together(dist.all_reduce, value, group=_group(size))
@@ -221,12 +234,12 @@ def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
 
 
 def any_of(flag: bool, device: torch.device) -> bool:
-    """Whether the flag is set in any process; communicated through `device`."""
+    """Return whether the flag is set in any process; communicates through `device`."""
     return bool(all_reduce_max(torch.tensor(float(flag), device=device)).item())
 
 
 def of_main(number: int, device: torch.device) -> int:
-    """The main process's number, on all processes."""
+    """Return the main process's number, on all processes."""
     value = torch.tensor([number], device=device)
     if world_size() > 1:
         _together(dist.broadcast, value, 0)
@@ -250,10 +263,11 @@ def average(tensors: list[Tensor]) -> None:
 
 
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Average the gradients over all processes in one reduction, once a step, after the last backward (F19).
+    """Average the gradients over all processes in one reduction, once per step, after the last
+    backward (F19).
 
-    A missing gradient counts as zero if another process has one, and stays missing if none has. All processes pass the
-    same parameters.
+    A missing gradient counts as zero if another process has one, and stays missing if none has. All
+    processes must pass the same parameters.
     """
     if world_size() == 1:
         return
@@ -271,7 +285,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def broadcast_state(module: nn.Module) -> None:
-    """Give every process rank 0's parameters and buffers."""
+    """Copy rank 0's parameters and buffers to every process."""
     if world_size() > 1:
         for tensor in module.state_dict().values():
             value = tensor.contiguous()

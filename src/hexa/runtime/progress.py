@@ -12,20 +12,21 @@ from rich.text import Text
 
 from hexa.runtime.output import one_line
 
-#: Seconds between two plain lines of a run.
+#: Seconds between two plain lines for a run.
 _PAUSE = 5.0
 
 
 Progress = Callable[[str, int, int], None]
-"""Told of the stage of some work, how much of it is done, and of how much, 0 if that is not known."""
+"""Progress callback: (stage, done, total); total is 0 if unknown."""
 
 
 def silent(stage: str, done: int, total: int) -> None:
-    """The progress that nobody looks at."""
+    """Progress callback that does nothing."""
 
 
 class ProgressBar:
-    """Progress of work with several parts, such as an evaluation: a bar for each, or occasional lines."""
+    """Progress of work with several parts, such as an evaluation: one bar per part, or occasional
+    lines."""
 
     PAUSE = 15.0
     """Seconds between two lines."""
@@ -44,10 +45,10 @@ class ProgressBar:
         self._progress.stop()
 
     def __call__(self, label: str, done: int, total: int) -> None:
-        """Show the progress of the part with this label. total: 0 if it is not known."""
+        """Show the progress of the part with this label. total: 0 if unknown."""
         now = time.monotonic()
         if label not in self._tasks:
-            for task in self._progress.tasks:  # stages whose length was not known are over
+            for task in self._progress.tasks:  # stages of unknown length are finished
                 self._progress.update(task.id, visible=task.total is not None)
             self._progress.add_task(one_line(label), total=total or None, first=done, begin=now)
             self._tasks[label] = self._progress.tasks[-1]
@@ -75,18 +76,18 @@ class Reporter:
         self._total = 0
         self._shown = 0.0
         self._timed: tuple[int, float] | None = None
-        #: When the run ends, by `time.monotonic`, if the clock decides that.
+        #: End of a run with a time limit, on the clock `time.monotonic`; None without a limit.
         self.end: float | None = None
 
     def begin(self, total: int, done: int = 0) -> None:
-        """Begin to show steps, of which some are already done."""
+        """Start the display of steps, some of which may already be done."""
         self._total = total
         self._shown = time.monotonic() - _PAUSE
         self._progress.add_task("training", total=total, completed=done, unit="step ")
         self._progress.start()
 
     def step(self, step: int, total: int | None = None, **fields: str) -> None:
-        """Show that a step is done. total: of all steps, if that has changed."""
+        """Show that a step is done. total: the new number of steps, if it has changed."""
         self._total = total or self._total
         for task in self._progress.task_ids:
             self._progress.update(task, completed=step, total=self._total, end=self.end, **fields)  # type: ignore[arg-type]
@@ -111,12 +112,12 @@ class Reporter:
             else self.end - now
         )
         left = f" · {_duration(max(0.0, seconds))} left" if step > first else ""
-        # a total that follows the clock changes with each estimate
+        # with a time limit, the total changes with each estimate
         of = f"/{self._total}" if self.end is None or step >= self._total else ""
         self.say(f"step {step}{of} · {text}{left}")
 
     def say(self, message: str) -> None:
-        """Print a line that stays."""
+        """Print a line above the bar."""
         _print(self._console, message)
 
     def close(self) -> None:
@@ -125,14 +126,14 @@ class Reporter:
 
 
 def _progress(console: Console) -> Bars:
-    """A bar on a terminal; elsewhere nothing is drawn."""
-    # in a narrow terminal the description is cut, not the time left
+    """Return a bar for a terminal; elsewhere nothing is drawn."""
+    # in a narrow terminal, cut the description, not the time left
     name = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, ratio=1)
     )
     parts = name, BarColumn(bar_width=10), _Left(Column(no_wrap=True))
     hidden = console.quiet or not console.is_terminal
-    # steps may take many seconds, and those of the head alone are quicker than the later ones
+    # steps may take many seconds, and steps that train only the head are faster than later ones
     return Bars(
         *parts,
         console=console,
@@ -157,11 +158,11 @@ class _Left(ProgressColumn):
 
 
 def _print(console: Console, line: str) -> None:
-    """Print on any console as `Text`, which is never markup."""
+    """Print as `Text`, which is never markup."""
     console.print(Text(one_line(line)), soft_wrap=True)
 
 
-#: Values of a line of metrics that are shown, and how.
+#: Metrics to show, with their formats.
 _SHOWN = {
     "epoch": "epoch {:.1f}",
     "loss": "loss {:.3f}",

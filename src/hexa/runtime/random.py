@@ -1,4 +1,4 @@
-"""Stateless randomness: named streams derived from the seed instead of generators with state."""
+"""Stateless randomness: named streams derived from the seed, instead of generators with state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ Key = str | int
 class Stream:
     """A node in the tree of random streams, identified by the seed and a path of keys.
 
-    The same stream always gives the same numbers, whatever was drawn before, in any process. So a resumed run restores
-    no generator, a hard example cannot disturb the data stream, and a single view can be reproduced (F1).
+    The same stream always gives the same numbers, in any process and whatever was drawn before. A
+    resumed run therefore restores no generator, a hard example cannot disturb the data stream, and
+    a single view can be reproduced (F1).
 
     >>> Stream(0).child("views", 3).integer() == Stream(0, ("views", 3)).integer()
     True
@@ -27,11 +28,11 @@ class Stream:
     path: tuple[Key, ...] = ()
 
     def child(self, *keys: Key) -> Stream:
-        """The stream with further keys in its path."""
+        """Return the stream with additional keys in its path."""
         return Stream(self.seed, self.path + keys)
 
     def integer(self) -> int:
-        """A 63-bit integer from the SHA-256 of seed and path, the same on every machine."""
+        """Return a 63-bit integer from the SHA-256 of seed and path, the same on every machine."""
         return (
             int.from_bytes(
                 hashlib.sha256(repr((int(self.seed), *self.path)).encode()).digest()[:8], "big"
@@ -40,15 +41,17 @@ class Stream:
         )
 
     def generator(self, device: torch.device | str = "cpu") -> torch.Generator:
-        """A generator seeded with this stream. CPU and GPU generators give different numbers."""
+        """Return a generator seeded with this stream. CPU and GPU generators give different
+        numbers."""
         return torch.Generator(device).manual_seed(self.integer())
 
 
 @contextmanager
 def global_draws(stream: Stream, device: torch.device | str = "cpu") -> Iterator[None]:
-    """Seed torch's global generators, of the CPU and of `device`, with this stream inside the context.
+    """Seed torch's global generators, of the CPU and of `device`, with this stream inside the
+    context.
 
-    For third-party code that does not accept a generator. Their states are restored on exit.
+    For third-party code that does not accept a generator. The states are restored on exit.
     """
     where = torch.device(device)
     with torch.random.fork_rng(devices=[where] if where.type == "cuda" else []):

@@ -1,4 +1,4 @@
-"""How the processes that torchrun starts find each other, and which start of the run this is."""
+"""Rendezvous of the processes that torchrun starts, and the identity of each start."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from torch.distributed.distributed_c10d import Store
 
 
 def agree_on_start(store: Store, rank: int, size: int) -> str:
-    """A name for this start of the run, agreed on by all processes and different from those of earlier starts.
+    """Return a name for this start of the run, the same on all processes and different from earlier
+    starts.
 
-    torchrun keeps one store for all its restarts, in which torch would find the addresses of former processes, and the
-    number of restarts differs between machines. So every process announces a random name, and the first process answers
-    to each. Raises TimeoutError if not all processes arrive.
+    torchrun keeps one store over all restarts, in which torch would find the addresses of previous
+    processes, and machines may count restarts differently. Therefore every process announces a
+    random name, and the first process answers each one. Raises TimeoutError if not all processes
+    arrive.
     """
     if rank > 0:
         own = uuid.uuid4().hex
@@ -29,7 +31,7 @@ def agree_on_start(store: Store, rank: int, size: int) -> str:
     deadline = time.monotonic() + default_pg_timeout.total_seconds()
     while missing:
         for other in sorted(missing):
-            # a name may be from an earlier start; then nobody receives the answer
+            # a name may belong to an earlier start; then nobody receives the answer
             if store.check([f"hexa/from/{other}"]):
                 store.set(f"hexa/to/{store.get(f'hexa/from/{other}').decode()}", name)
             if store.check([f"hexa/heard/{name}/{other}"]):
@@ -43,16 +45,17 @@ def agree_on_start(store: Store, rank: int, size: int) -> str:
 
 
 def launcher() -> str:
-    """An identifier of the torchrun that started this process, the same for all its processes and restarts.
+    """Return an identifier of the torchrun that started this process, the same for all its
+    processes and restarts.
 
     Without torchrun it identifies the parent process.
     """
     run_id = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    if run_id not in ("", "none"):  # "none" is what torchrun calls every run without an id
+    if run_id not in ("", "none"):  # torchrun uses "none" for every run without an id
         return run_id
     return f"{socket.gethostname()} {os.getppid()}"
 
 
 def restarts() -> int:
-    """The number of times that torchrun has started this process again."""
+    """Return the number of times that torchrun has restarted this process."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))

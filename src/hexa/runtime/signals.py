@@ -1,4 +1,4 @@
-"""Ctrl-C and other signals as a request to finish the step and save."""
+"""Signal handling: Ctrl-C and other signals ask the work to finish its step, save and stop."""
 
 from __future__ import annotations
 
@@ -19,10 +19,11 @@ COPIES_SECONDS = 2.0
 
 
 class Interrupted(Exception):
-    """The work was asked to stop, has saved, and can be resumed. `exit_code` is 128 plus the signal's number.
+    """The work was asked to stop, has saved, and can be resumed. `exit_code` is 128 plus the
+    signal's number.
 
-    All processes raise it at the same step; `speaks` is true in the main one. go_on: the command that continues what is
-    not the training of a run.
+    All processes raise it at the same step; `speaks` is True in the main one.
+    go_on: the command that continues the work, if it is not the training of a run.
     """
 
     def __init__(self, number: int, step: int, run: Path | None, go_on: str | None = None) -> None:
@@ -33,22 +34,22 @@ class Interrupted(Exception):
         self.exit_code = 128 + number
         if run is not None:
             go_on = f"hexa resume {run}"
-        remedy = "" if go_on is None else f", which is saved; go on with: {go_on}"
+        remedy = "" if go_on is None else f", which is saved; continue with: {go_on}"
         super().__init__(f"interrupted by {signal.Signals(number).name} at step {step}{remedy}")
 
 
 class Impatient(Exception):
-    """A second signal came while the process waited for another one."""
+    """A second signal arrived while the process waited for another process."""
 
 
-#: Sent by schedulers before the end of a job (submitit, Lightning).
+#: Signals that schedulers send before the end of a job (submitit, Lightning).
 _OF_SCHEDULERS = {signal.SIGUSR1, signal.SIGUSR2}
 
 
 def stops() -> set[int]:
-    """The signals that ask for a stop: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2.
+    """Return the signals that ask for a stop: SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2.
 
-    Of the last three, those are left out that the process ignores, as it does SIGHUP under nohup.
+    The last three are excluded if the process ignores them, as it ignores SIGHUP under nohup.
     """
     others = {signal.SIGHUP} | _OF_SCHEDULERS
     ignored = {number for number in others if signal.getsignal(number) == signal.SIG_IGN}
@@ -56,19 +57,20 @@ def stops() -> set[int]:
 
 
 class Interrupts:
-    """Record the first of `stops()` in `received`; a Ctrl-C after it has its usual effect.
+    """Record the first of `stops()` in `received`; a later Ctrl-C has its usual effect.
 
-    Other signals after it are ignored, because they arrive several times without anyone being in a hurry: a scheduler
-    signals all processes of a job, whose parents pass the signal on, and a closed terminal sends SIGHUP once through
-    its shell and once more when the shell ends. Several processes ignore a second Ctrl-C too, since torchrun passes it
-    on. SIGKILL still ends them immediately. While the process `waits`, a second signal after `COPIES_SECONDS` raises
-    Impatient. Handlers need the main thread; elsewhere this does nothing. They only record the signal: the work calls
-    `noticed` after each step. A function that handled SIGUSR1 or SIGUSR2 before, such as submitit's, is called once the
-    work has saved and stopped.
+    Other later signals are ignored, because one event may send several: a scheduler signals all
+    processes of a job, whose parents pass the signal on, and a closed terminal sends SIGHUP through
+    its shell and again when the shell ends. With several processes, a second Ctrl-C is ignored too,
+    because torchrun passes it on. SIGKILL still ends the processes immediately. While the process
+    `waits`, a second signal after `COPIES_SECONDS` raises Impatient. Handlers need the main thread;
+    in other threads this class does nothing. Handlers only record the signal: the work calls
+    `noticed` after each step. A previous handler of SIGUSR1 or SIGUSR2, such as submitit's, is
+    called after the work has saved and stopped.
     """
 
     waits: ClassVar[bool] = False
-    """True while the main thread waits for another process, perhaps in vain."""
+    """True while the main thread waits for another process, which may never answer."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.received: int | None = None
@@ -84,7 +86,7 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        # once a process has ended, torchrun signals the others, which must still be able to report the reason
+        # after a process ends, torchrun signals the others, which must still report the reason
         if not isinstance(error, processes.ProcessEnded):
             before = self._before
             self._before = {}
@@ -106,13 +108,13 @@ class Interrupts:
             signal.signal(signal.SIGINT, self._before.pop(signal.SIGINT))
 
     def noticed(self) -> int | None:
-        """The signal that this process received, if any."""
+        """Return the signal that this process received, if any."""
         if self.received is not None:
             self._tell()
         return self.received
 
     def agreed(self, device: torch.device) -> int | None:
-        """The signal that any process received, the same on all of them; a collective."""
+        """Return the signal that any process received, the same on all processes; a collective."""
         if processes.world_size() == 1:
             return self.noticed()
         number = int(processes.all_reduce_max(torch.tensor(self.received or 0, device=device)))
@@ -122,8 +124,8 @@ class Interrupts:
         return number
 
     def _tell(self) -> None:
-        """Say once that the signal was noticed."""
+        """Report once that the signal was noticed."""
         if not self._said:
             self._said = True
             hurry = "" if processes.helpers() else "; Ctrl-C to stop immediately"
-            self._say(f"stopping: this step is saved first{hurry}")
+            self._say(f"stopping after saving this step{hurry}")

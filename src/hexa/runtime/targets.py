@@ -1,4 +1,4 @@
-"""Checks output paths before the work whose results they will have."""
+"""Checks of output paths before the work that will write them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from hexa.config import UserError, reason
 
 
 def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out") -> Path:
-    """`path`, if a file can be written there. Raises UserError with the reason if not.
+    """Return `path` if a file can be written there; otherwise raise UserError with the reason.
 
-    Tries what writing will do, creating missing folders and a file with a similar name, and removes them again.
+    Creates missing folders and a file with a similar name, like the actual writing, and removes
+    them again.
     suffixes: allowed endings of the name.
     """
     out = Path(path)
@@ -20,13 +21,13 @@ def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out")
         raise UserError(f"{option} {path}: the name must end in {' or '.join(suffixes)}")
     try:
         if out.is_dir():
-            raise UserError(f"{option} {path}: is a folder; name a file in it")
+            raise UserError(f"{option} {path}: is a folder; give the path of a file")
         if out.exists() and not out.is_file():
             raise UserError(f"{option} {path}: is not a regular file")
         _try(out.absolute())
     except OSError as error:
         raise UserError(
-            f"{option} {path}: cannot be written ({error.strerror or error}); name another file"
+            f"{option} {path}: cannot be written ({error.strerror or error}); give another path"
         ) from None
     except UserError:
         raise
@@ -38,7 +39,7 @@ def check(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out")
 
 
 def check_folder(path: Path | str) -> Path:
-    """`check` for a folder in which files will be written."""
+    """`check` for a folder that will receive files."""
     out = Path(path)
     if out.exists() and not out.is_dir():
         raise UserError(f"--out {path}: is a file; give a folder")
@@ -47,7 +48,7 @@ def check_folder(path: Path | str) -> Path:
 
 
 def _try(out: Path) -> None:
-    """Try in a temporary folder, so that other processes may try at the same time."""
+    """Try the writing in a temporary folder, so that other processes may try at the same time."""
     there = next(folder for folder in out.parents if folder.exists() or folder.is_symlink())
     with tempfile.TemporaryDirectory(prefix=".hexa-", dir=there) as place:
         folder = Path(place) / out.parent.relative_to(there)

@@ -1,4 +1,4 @@
-"""The laws that every method and hard example keeps, to be tried on those of other packages: `hexa check`."""
+"""The laws for all methods and hard examples, also those of other packages: `hexa check`."""
 
 from hexa.testing.cases import Case as Case
 from hexa.testing.laws import LAWS as LAWS

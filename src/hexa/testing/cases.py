@@ -1,4 +1,4 @@
-"""A method with hard examples, small enough to try the laws on a CPU in fp64."""
+"""Test cases: a method with hard examples, small enough to check the laws on a CPU in fp64."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hexa.objective import Objective, ObjectiveConfig
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
-#: Images of a step.
+#: Images per step.
 BATCH = 8
 #: Side of an image in pixels.
 SIZE = 12
-#: Images of the data set.
+#: Number of images in the data set.
 DATA = 64
 NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8))
 
@@ -28,8 +28,9 @@ NETWORK = NetworkConfig(name="small-resnet", widths=(4, 8))
 class Case:
     """A method with some hard examples.
 
-    sizes: pixels of each view's side. network: of the backbone. kept: the backbone's batch-norm statistics are those it
-    begins with.
+    sizes: side of each view in pixels.
+    network: configuration of the backbone.
+    kept: freeze the backbone's batch-norm statistics at their initial values.
     """
 
     method: MethodConfig
@@ -39,7 +40,7 @@ class Case:
     kept: bool = False
 
     def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None) -> Method:
-        """The method with seeded weights, after the start of its first epoch."""
+        """Build the method with seeded weights, and start its first epoch."""
         torch.manual_seed(0)
         branches = dict.fromkeys(
             ["main", *(b for hard in self.hard_examples.values() for b in hard.branches())]
@@ -59,7 +60,8 @@ class Case:
         return method
 
     def batch(self, step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
-        """A seeded batch of random crops that touch 0 and 1; under several processes this one's share of it."""
+        """Return a seeded batch of random crops that include the values 0 and 1; with several
+        processes, this process's share."""
         stream = Stream(seed).child("step", step)
         generator = stream.child("pixels").generator()
         crops = [
@@ -75,18 +77,19 @@ class Case:
     def objective(
         self, method: Method, config: ObjectiveConfig | None = None, **options: Any
     ) -> Objective:
-        """The objective of the case around its method."""
+        """Return the objective of the case for this method."""
         return Objective(method, self.hard_examples, config, **options)
 
     def ungrouped(self) -> Case:
-        """The case with one group of batch statistics, `bn_groups` = 1, in its method and in methods inside it."""
+        """Return the case with one group of batch statistics, `bn_groups` = 1, in its method and in
+        nested methods."""
         return replace(
             self, method=type(self.method).model_validate(_ungrouped(self.method.model_dump()))
         )
 
     @property
     def fits(self) -> bool:
-        """Whether these hard examples can be made for this method."""
+        """True if all hard examples work with the method."""
         return not any(hard.refusal(self.method) for hard in self.hard_examples.values())
 
 
@@ -98,14 +101,15 @@ def _ungrouped(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def share(whole: Batch) -> Batch:
-    """This process's rows of a batch."""
+    """Return this process's rows of a batch."""
     size = len(whole) // processes.world_size()
     rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
     return replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
 
 
 class CasePasses:
-    """All images but the last few in views, so that some images have no cluster; all images once."""
+    """Passes over the images of a case. Views omit the last few images, so that some images have no
+    cluster."""
 
     labels: torch.Tensor | None = None
 
@@ -130,7 +134,7 @@ class CasePasses:
 def train(
     case: Case, steps: int = 2, method: Method | None = None, first: int = 0, **options: Any
 ) -> Method:
-    """Some whole steps from step `first` on; returns the method."""
+    """Take some training steps from step `first` on; return the method."""
     method = method or case.build()
     objective = case.objective(method, **options)
     optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
@@ -140,7 +144,7 @@ def train(
 
 
 def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch) -> None:
-    """One step on this process's share of a batch, as the trainer takes it."""
+    """Take one training step on this process's share of a batch, as the trainer does."""
     for term in objective.losses(data):
         term.loss.backward()  # type: ignore[no-untyped-call]
     processes.average_gradients([p for group in optimizer.param_groups for p in group["params"]])

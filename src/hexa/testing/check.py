@@ -1,4 +1,4 @@
-"""Try the laws on the method and the hard examples of a recipe: `hexa check FILE.py:recipe`."""
+"""Check the laws for the method and the hard examples of a recipe: `hexa check FILE.py:recipe`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of one law. said: how it was broken, empty if it was kept."""
+    """The result for one law. said: the failure message; empty if the law holds."""
 
     law: str
     meaning: str
@@ -31,9 +31,11 @@ class Verdict:
 
 
 def check(experiment: Experiment) -> Iterator[Verdict]:
-    """Each law over the recipe's method, plain and with hard examples: its own one by one and together, and the
-    published two. On 8 images of 12 pixels, fp64, the CPU; the sizes of the method are the recipe's. Raises
-    ConfigError if they do not fit these.
+    """Check each law for the recipe's method: plain, with each of its hard examples, with all of
+    them, and with the two published kinds.
+
+    Runs on 8 images of 12 pixels, fp64, on the CPU; the sizes of the method are the recipe's.
+    Raises ConfigError if they do not fit these images.
     """
     cases = cases_of(experiment)
     cases["plain"].build()
@@ -49,16 +51,18 @@ def check(experiment: Experiment) -> Iterator[Verdict]:
 
 
 def tried(experiment: Experiment) -> str:
-    """A line on what `check` tries."""
+    """Return a line that describes the cases of `check`."""
     cases = ", ".join(cases_of(experiment))
     return f"{experiment.method.name} on {BATCH} images of {SIZE} pixels, fp64, CPU; cases: {cases}"
 
 
 def looks_wrong(experiment: Experiment) -> str:
-    """A warning if the loss is one of raw embeddings while the method embeds on the unit sphere; else empty.
+    """Return a warning if the loss needs raw embeddings but the method embeds on the unit sphere;
+    otherwise an empty string.
 
-    Losses of unit-length rows depend on where the rows are. If a shift of all rows changes nothing, the loss compares
-    rows with their mean, as the variances and covariances of VICReg do, which a sphere bounds.
+    Losses of unit rows depend on the position of the rows. If a shift of all rows changes nothing,
+    the loss compares rows with their mean, like the variances and covariances of VICReg, which are
+    bounded on a sphere.
     """
     case = cases_of(experiment)["plain"]
     method = case.build()
@@ -76,13 +80,13 @@ def looks_wrong(experiment: Experiment) -> str:
     if not 0 < moved < math.inf or shifted > 1e-6 * moved:
         return ""
     return (
-        "`embed` returns rows of length 1, but `loss` does not change if all rows are shifted, like losses of variances "
-        "(VICReg); let `embed` return encoder.project(crops, branch), the raw embeddings"
+        "`embed` returns unit rows, but `loss` ignores a shift of all rows, like variance losses "
+        "(VICReg); let `embed` return the raw embeddings, encoder.project(crops, branch)"
     )
 
 
 def cases_of(experiment: Experiment) -> dict[str, Case]:
-    """The cases by a word for each."""
+    """Return the cases by name."""
     groups = enumerate(experiment.views.groups)
     sizes = tuple(
         SIZE if number == 0 else 2 * SIZE // 3

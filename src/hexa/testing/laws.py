@@ -1,4 +1,5 @@
-"""The laws that methods and hard examples keep. Each raises AssertionError, in words, for a case that breaks it."""
+"""Laws for methods and hard examples. Each raises AssertionError with an explanation if a case
+breaks it."""
 
 from __future__ import annotations
 
@@ -23,16 +24,14 @@ from hexa.testing.cases import BATCH, Case, one_step, train
 from hexa.testing.recording import Recording, first_difference
 
 State = Mapping[str, Any]
-_GATHER = (
-    "gather by processes.all_gather, or all_gather_with_gradient if the loss needs its gradient"
-)
-#: Steps of one phase: no prototypes thaw, no queue becomes full, no epoch begins.
+_GATHER = "use processes.all_gather, or all_gather_with_gradient if the loss needs the gradient"
+#: Steps of one phase: no prototypes thaw, no queue becomes full, no epoch starts.
 _STEADY = (3, 4, 5)
 STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
-    """A copy of all parameters and buffers."""
+    """Return a copy of all parameters and buffers."""
     return {
         name: value.detach().clone()
         for name, value in (*module.named_parameters(), *module.named_buffers())
@@ -40,12 +39,13 @@ def state(module: nn.Module) -> dict[str, Tensor]:
 
 
 def differing(before: State, after: State) -> set[str]:
-    """The names whose values are not bit-identical."""
+    """Return the names whose values are not bit-identical."""
     return {name for name, value in before.items() if not torch.equal(value, after[name])}
 
 
 def nothing_changes_before_commit(case: Case) -> None:
-    """The terms of a step change only batch-norm statistics, and of these only the branches that are trained."""
+    """The terms of a step change only batch-norm statistics, and only those of branches that are
+    trained."""
     method = case.build()
     before = state(method)
     trained = {"main"}
@@ -60,21 +60,21 @@ def nothing_changes_before_commit(case: Case) -> None:
     for name in sorted(differing(before, state(method))):
         _require(
             STATISTIC.search(name),
-            f"`{name}` changed before `commit`, the only place to remember anything",
+            f"`{name}` changed before `commit`; change state only in `commit`",
         )
         _require(
             not (case.kept and ".backbone." in name),
-            f"`{name}` changed although the backbone's statistics are kept",
+            f"`{name}` changed although the backbone's statistics are frozen",
         )
         branch = name.split(".")[-2]
         _require(
             (branch if branch in sets else "main") in trained,
-            f"`{name}` changed in a pass of another branch",
+            f"`{name}` changed in a pass through another branch",
         )
 
 
 def loss_is_pure(case: Case) -> None:
-    """Asking `loss` twice gives the same numbers [V, B] and changes nothing."""
+    """Calling `loss` twice gives the same numbers [V, B] and changes nothing."""
     method = case.build()
     data = case.batch()
     embedding = method.embed(method.anchors(data), MAIN)
@@ -82,13 +82,13 @@ def loss_is_pure(case: Case) -> None:
     before = state(method)
     first = method.loss(embedding, labels)
     second = method.loss(embedding, labels)
-    _require(torch.equal(first, second), "`loss` gave other numbers when it was asked again")
+    _require(torch.equal(first, second), "`loss` returned other numbers on the second call")
     changed = differing(before, state(method))
     _require(not changed, f"`loss` changed {_listed(changed)}")
     expected = list(embedding.shape[:2])
     _require(
         list(first.shape) == expected,
-        f"`loss` gave {list(first.shape)}; [V, B] = {expected} is needed",
+        f"`loss` returned {list(first.shape)}; return [V, B] = {expected}",
     )
 
 
@@ -105,23 +105,25 @@ def losses_follow_their_images(case: Case) -> None:
     _close(
         moved,
         method.loss(embedding, labels)[:, order],
-        "losses of reordered images, with labels[order]",
+        "losses of reordered images with labels[order]",
     )
 
 
 def scores_follow_their_images(case: Case) -> None:
-    """Reordering an example's images reorders their scores: its mixture follows them."""
+    """Reordering the images of an example reorders their scores, because its mixture follows the
+    images."""
     case = case.ungrouped()
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(2))
     for name, example in case.objective(case.build()).examples(case.batch()).items():
         scores = example.score(example)[:, order]
         _close(
-            example.score(example.select(order)), scores, f"scores of {name}, its images reordered"
+            example.score(example.select(order)), scores, f"scores of {name} with reordered images"
         )
 
 
 def hard_examples_are_valid_pixels(case: Case) -> None:
-    """Pixels in [0, 1], without a gradient, in the shape of the source; and not the source itself."""
+    """Hard examples have pixels in [0, 1], no gradient and the shape of their source, and differ
+    from the clean view."""
     made = case.objective(case.build()).examples(case.batch())
     for name, example in made.items():
         for crop, clean in zip(example.crops, made[STD].crops, strict=False):
@@ -129,20 +131,19 @@ def hard_examples_are_valid_pixels(case: Case) -> None:
             high = float(crop.max())
             _require(
                 min(low, 1 - high) >= 0,
-                f"pixels of {name} range from {low:g} to {high:g}; 0 to 1 is needed",
+                f"pixels of {name} range from {low:g} to {high:g}; keep them in [0, 1]",
             )
             _require(not crop.requires_grad, f"{name} has a gradient attached; detach it")
             _require(
                 crop.shape == clean.shape,
-                f"{name} is {list(crop.shape)}, its source {list(clean.shape)}",
+                f"{name} has shape {list(crop.shape)}, its source {list(clean.shape)}",
             )
-            _require(
-                name == STD or not torch.equal(crop, clean), f"{name} is the clean view itself"
-            )
+            _require(name == STD or not torch.equal(crop, clean), f"{name} equals the clean view")
 
 
 def an_attack_raises_the_loss(case: Case) -> None:
-    """A small step along the gradient stays in its ball, moves every pixel that has a gradient, and raises the loss."""
+    """A small gradient step stays in its ε-ball, moves every pixel that has a gradient, and raises
+    the loss."""
     attack = Adversarial(epsilon=0.01, step_size=0.01)
     case = replace(case, hard_examples={"adversarial": attack})
     if not case.fits:
@@ -157,10 +158,10 @@ def an_attack_raises_the_loss(case: Case) -> None:
         delta = view - crop
         _require(
             float(delta.abs().max()) <= 0.01 / 255 * (1 + 1e-9),
-            "an adversarial view left its ball",
+            "an adversarial view left its ε-ball",
         )
         free = (slope != 0) & (crop > 0.1) & (crop < 0.9)
-        _require(not (delta[free] == 0).any(), "pixels with a gradient were not moved")
+        _require(not (delta[free] == 0).any(), "pixels with a gradient did not move")
     with torch.no_grad():
         before, after = (
             float(clean.score_at(example.crops, generation).mean())
@@ -173,25 +174,27 @@ def an_attack_raises_the_loss(case: Case) -> None:
 
 
 def mixture_weights_sum_to_one(case: Case) -> None:
-    """The weights of an example's pseudo-labels sum to 1 for each crop and image."""
+    """The mixture weights of an example sum to 1 for each crop and image."""
     for name, example in case.objective(case.build()).examples(case.batch()).items():
         total = torch.stack([weight for _, weight in example.mixture]).sum(0)
         _close(total, torch.ones_like(total), f"the sum of the weights of {name}")
 
 
 def weight_zero_changes_nothing(case: Case) -> None:
-    """With hard examples of weight 0, two steps end bit for bit where they end without any."""
+    """Two steps with hard examples of weight 0 give the same bits as two steps without hard
+    examples."""
     silent = {name: hard.but(weight=0.0) for name, hard in case.hard_examples.items()}
     plain = train(replace(case, hard_examples={})).state_dict()
     changed = differing(plain, train(replace(case, hard_examples=silent)).state_dict())
     _require(
         not changed,
-        f"a hard example of weight 0 changed {_listed(changed)}; draw from the stream that is given",
+        f"a hard example of weight 0 changed {_listed(changed)}; draw only from the given stream",
     )
 
 
 def shared_gradients_are_exact(case: Case) -> None:
-    """A step that reuses the clean gradient equals the naive one: the same views, gradients within 1e-12."""
+    """A step that reuses the clean gradient equals the naive step: the same views, gradients within
+    1e-12."""
     results: list[tuple[dict[str, Any], State, State]] = []
     for shared, scale in ((False, 1.0), (True, 1.0), (True, 65536.0)):
         method = case.build()
@@ -211,7 +214,7 @@ def shared_gradients_are_exact(case: Case) -> None:
         for name in naive[0]:
             for a, b in zip(shared_result[0][name], naive[0][name], strict=True):
                 _close(a.detach(), b.detach(), name, 0 if exact else 1e-12, 0)
-        _require(shared_result[1].keys() == naive[1].keys(), "other parameters have a gradient")
+        _require(shared_result[1].keys() == naive[1].keys(), "other parameters have gradients")
         for values, others, relative in (
             (shared_result[1], naive[1], 1e-12),
             (shared_result[2], naive[2], 0),
@@ -221,7 +224,7 @@ def shared_gradients_are_exact(case: Case) -> None:
 
 
 def a_resumed_method_goes_on(case: Case) -> None:
-    """Two steps, a checkpoint, and one step more end bit for bit where three steps in a row end."""
+    """Two steps, a checkpoint and one more step give the same bits as three steps in a row."""
     whole = train(case, 3).checkpoint()
     kept = train(case, 2).checkpoint()
     method = case.build()
@@ -234,12 +237,13 @@ def a_resumed_method_goes_on(case: Case) -> None:
     changed = differing(whole, train(case, 1, method, first=2).checkpoint())
     _require(
         not changed,
-        f"after a checkpoint {_listed(changed)} went on otherwise; what is remembered must be in it",
+        f"after a checkpoint {_listed(changed)} differs; checkpoints must contain all state",
     )
 
 
 def step_is_static(case: Case) -> None:
-    """Two steps of one phase make the same calls of torch with the same numbers, if method and hard examples say so."""
+    """Two steps of one phase call torch in the same way, with the same numbers. Applies to methods
+    and hard examples that declare `is_static`."""
     kinds = (case.method.method, *case.hard_examples.values())
     if not all(kind.is_static for kind in kinds):
         return
@@ -254,20 +258,21 @@ def step_is_static(case: Case) -> None:
         with values.of(data.stream, number), recording:
             one_step(objective, optimizer, data)
         recordings.append(recording)
-    first, *others = recordings[1:]  # only the first step of all looks at pixels
+    first, *others = recordings[1:]  # only the first step checks pixels
     for other in others:
         said = first_difference(first, other)
-        _require(not said, f"two steps differ, so that no GPU can repeat one: {said}")
+        _require(not said, f"two steps differ, so they cannot be replayed: {said}")
     _require(not first.reads, f"the host waits for the device: {', '.join(first.reads[:3])}")
 
 
 def two_processes_equal_one(case: Case) -> None:
-    """Two steps of two processes with half of each batch end, within 1e-8, where one process ends with all of it."""
+    """Two steps of two processes, each with half of the batch, equal those of one process with the
+    whole batch, within 1e-8."""
     if any(
         not isinstance(hard, Adversarial) or hard.random_start
         for hard in case.hard_examples.values()
     ):
-        return  # what a process draws for its own images differs
+        return  # each process draws other random numbers for its own images
     case = case.ungrouped()
     with tempfile.TemporaryDirectory() as folder:
         start_processes(
@@ -275,7 +280,7 @@ def two_processes_equal_one(case: Case) -> None:
         )  # type: ignore[no-untyped-call]
         both = torch.load(Path(folder) / "both.pt", weights_only=True)
     for name, value in train(case).checkpoint().items():
-        what = f"`{name}` of two processes beside that of one ({_GATHER})"
+        what = f"`{name}` differs between two processes and one ({_GATHER})"
         _close(both[name], value, what, 1e-8, 1e-8)
 
 
@@ -289,7 +294,7 @@ def _member(rank: int, place: str, folder: str, case: Case) -> None:
 
 
 def _require(kept: object, said: str) -> None:
-    """Raise AssertionError unless `kept`; python -O leaves out only `assert` statements."""
+    """Raise AssertionError unless `kept`; not `assert`, because python -O removes it."""
     if not kept:
         raise AssertionError(said)
 

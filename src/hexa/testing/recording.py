@@ -1,4 +1,4 @@
-"""What a step asks of torch, call by call: a CUDA graph repeats exactly these calls on the same tensors."""
+"""The calls of torch in a step; a CUDA graph repeats exactly these calls on the same tensors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-#: How torch marks calls whose result the host reads, or whose shape it must learn.
+#: Tags of calls whose result, or the shape of the result, is read by the host.
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-#: Makes a tensor of numbers of the host.
+#: Creates a tensor from numbers of the host.
 _FROM_HOST = torch.ops.aten.lift_fresh.default
 
 
 class Recording(TorchDispatchMode):
-    """Inside the context, writes down each call with its arguments: of tensors the layout, of all else the value."""
+    """Inside the context, record each call with its arguments: the layout of a tensor, the value of
+    anything else."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, ...]] = []
-        #: The calls for whose result the host would wait.
+        #: Calls for which the host would wait.
         self.reads: list[str] = []
 
     def __torch_dispatch__(
@@ -38,7 +39,8 @@ class Recording(TorchDispatchMode):
 
 
 def _reads(function: Any, args: Any) -> bool:
-    """Whether the host waits for a result, or for a copy of its numbers. Of `index` it does only with a mask."""
+    """Return whether the host waits for a result, or for a copy of its own numbers. `index` makes it
+    wait only for a mask."""
     if function is torch.ops.aten.index.Tensor:
         return any(index is not None and index.dtype == torch.bool for index in args[1])
     return function is _FROM_HOST or bool(_READS & set(function.tags))
@@ -51,7 +53,7 @@ def _written(leaf: Any) -> str:
 
 
 def first_difference(one: Recording, other: Recording) -> str:
-    """The first call in which two recordings differ, in words; empty if all calls are the same."""
+    """Describe the first call in which two recordings differ; empty if all calls are equal."""
     for number, (a, b) in enumerate(zip(one.calls, other.calls, strict=False)):
         if a != b:
             return f"call {number}: {' '.join(a)[:300]} and then {' '.join(b)[:300]}"

@@ -1,8 +1,8 @@
-"""Steps as CUDA graphs: a GPU then waits for no launches (`training.graph`).
+"""Replay steps as CUDA graphs, so that a GPU does not wait for launches (`training.graph`).
 
-Steps of one kind make the same calls (`Method.is_static`), on tensors that are where they were: parameters, buffers,
-the crops and the values of `ops.draws`, which are copied there. So the first steps of a kind run call by call, and count;
-the next one is captured, which computes nothing, and from then on replayed.
+Steps of one kind make the same calls of torch (`Method.is_static`) on the same tensors: parameters,
+buffers, and static copies of the crops and of the values of `ops.draws`. The first steps of a kind
+run eagerly. The next one is captured, which computes nothing, and from then on steps are replayed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from hexa.training.losses import StepFacts
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.step import step
 
-#: Steps of a kind before it is captured: kernels are chosen, the optimizer's state is made.
+#: Eager steps of a kind before the capture. They choose kernels and create the optimizer's state.
 WARM_UP = 3
 
 
 class Taken(NamedTuple):
-    """What a step leaves for the log. Of a replayed step the tensors are overwritten by the next of its kind."""
+    """Results of a step for the log. The next replayed step of the same kind overwrites them."""
 
     losses: dict[str, Tensor]
-    """Of each term, 0-d, not weighted."""
+    """Unweighted loss of each term, 0-d."""
     total: Tensor
     """The sum of the weighted terms, 0-d."""
     facts: StepFacts
@@ -39,12 +39,19 @@ class Taken(NamedTuple):
 
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-"""Turns a function into one that repeats its work on the same tensors."""
+"""Turns a function into one that repeats its calls of torch on the same tensors."""
 
 
 @dataclass
 class _Kind:
-    """Steps of one kind. replay: what was captured."""
+    """Steps of one kind.
+
+    values: what differs between them.
+    warm: number of eager steps so far.
+    batch: static copies of the crops.
+    taken: static results.
+    replay: replays the captured step.
+    """
 
     values: StepValues = field(default_factory=StepValues)
     warm: int = 0
@@ -56,8 +63,10 @@ class _Kind:
 class Steps:
     """Takes the steps of a training.
 
-    mode: replay steps if that is possible ("auto"), say why if it is not (True), or never do (False). say: gets that
-    line. capture: `captured` unless given; a test has one for the CPU. replays: whether steps are still to be replayed.
+    mode: "auto" replays steps if possible, True also prints why if not, False never does.
+    say: prints a line.
+    capture: `Captures` if None; tests on a CPU have another one.
+    replays: False if all steps are eager.
     """
 
     def __init__(
@@ -79,12 +88,12 @@ class Steps:
         self.replays = not obstacle
         optimizer.capturable = self.replays
         if mode is True and obstacle:
-            say(f"training.graph: {obstacle}, so steps run call by call")
+            say(f"training.graph: {obstacle}, so steps are eager")
         if self.replays and capture is None:
             self._capture = Captures(device)
 
     def _obstacle(self) -> str:
-        """Why steps cannot be replayed; empty if they can."""
+        """Return why steps cannot be replayed; empty if they can."""
         method = self.objective.method
         kinds = {method: type(method).__name__}
         moving = [name for name, hard in self.objective.hard_examples.items() if not hard.is_static]
@@ -105,8 +114,12 @@ class Steps:
         logged: bool = False,
         ready: Callable[[Taken], object] = lambda taken: None,
     ) -> Taken:
-        """Take step `number` on a prepared batch. ready: called once, with what the step leaves; before the weights
-        change unless the step is replayed. It may raise."""
+        """Take step `number` on a prepared batch.
+
+        logged: also collect the facts for the log.
+        ready: called once with the results, before the weights change unless the step is replayed;
+        may raise.
+        """
         if not self.replays:
             return self._whole(batch, number, logged, ready)
         kind = self._kinds.setdefault(self._key(batch, number, logged), _Kind())
@@ -128,7 +141,7 @@ class Steps:
         return kind.taken
 
     def _captured(self, kind: _Kind, batch: Batch, number: int, logged: bool) -> bool:
-        """Capture a step of this kind; False if that failed, and from then on all steps run call by call."""
+        """Capture a step of this kind; return False if that fails, after which all steps are eager."""
         crops = tuple(crop.clone() for crop in batch.crops)
         static = replace(batch, crops=crops, index=batch.index.clone())
         kind.batch = static
@@ -142,7 +155,7 @@ class Steps:
         try:
             kind.replay = self._capture(run)
         except Exception as error:
-            self._say(f"training.graph: {reason(error)}; steps run call by call")
+            self._say(f"training.graph: {reason(error)}; steps are eager")
             self.optimizer.optimizer.zero_grad(set_to_none=True)
             self._kinds.clear()
             self.replays = False
@@ -155,7 +168,7 @@ class Steps:
         logged: bool,
         ready: Callable[[Taken], object] = lambda taken: None,
     ) -> Taken:
-        """A step, call by call."""
+        """Take a step eagerly."""
         taken = Taken({}, torch.zeros((), device=self.device), StepFacts(wanted=logged))
 
         def seen(term: Term) -> None:
@@ -168,7 +181,7 @@ class Steps:
         return taken
 
     def _key(self, batch: Batch, number: int, logged: bool) -> Hashable:
-        """What steps of one kind have in common."""
+        """Return what steps of one kind have in common."""
         epoch = number // self.optimizer.steps_per_epoch
         layouts = [(crop.shape, crop.stride(), crop.dtype) for crop in batch.crops]
         return (
@@ -179,14 +192,14 @@ class Steps:
 
 
 class Captures:
-    """Captures steps on a GPU; their memory is shared, since one is replayed at a time."""
+    """Captures steps on a GPU. They share memory, because only one is replayed at a time."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool: Any = None
 
     def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture `run`, which computes nothing."""
+        """Capture the calls of `run`, which computes nothing."""
         if self._pool is None:
             self._pool = torch.cuda.graph_pool_handle()
         graph = torch.cuda.CUDAGraph()

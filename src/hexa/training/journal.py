@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl, which trackers mirror, and environment.json."""
+"""Log of a run: metrics.jsonl, which trackers mirror, and environment.json."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hexa.training.trackers import State, Tracker, numbers
 METRICS = "metrics.jsonl"
 ENVIRONMENT = "environment.json"
 TENSORBOARD = "tensorboard"
-#: Events that are numbers over time: of a step, of a monitor, of what a method does between epochs.
+#: Events whose numbers are plotted over time: training steps, monitor scores, start of an epoch.
 METRIC_EVENTS = ("train", "monitor", "epoch")
 _STATES: dict[str, State] = {"end": "finished", "interrupted": "interrupted"}
 _PACKAGES = (
@@ -40,11 +40,12 @@ _PACKAGES = (
 
 
 class Journal:
-    """Appends events to metrics.jsonl, one JSON object a line, mirrors their numbers to trackers, and shows warnings.
+    """Appends events to metrics.jsonl, one JSON object per line; mirrors their numbers to trackers;
+    shows warnings.
 
-    A journal without folder writes nothing: that of every process but the main one. `open` is called when the step is
-    known that the run starts at, or continues from. Trackers also hear how the session ended. Raises OSError for a line
-    that can't be written.
+    A journal without folder writes nothing; all processes except the main one have such a journal.
+    Call `open` once the first step of the session is known. Trackers also receive the final state
+    of the session. Raises OSError if a line cannot be written.
     """
 
     def __init__(self, folder: Path | None = None, reporter: Reporter | None = None) -> None:
@@ -56,20 +57,23 @@ class Journal:
         self._state: State = "failed"
 
     def open(self, step: int = 0, trackers: Sequence[Tracker] = ()) -> Self:
-        """Continue after `step`: later lines, and a last line that was cut short, are dropped, so that no step appears
-        twice; those of the step itself are `there`.
+        """Open the log to continue after `step`.
+
+        Later lines and a truncated last line are dropped, so that no step appears twice. `there`
+        are the lines of the step itself.
         """
         self._trackers = list(trackers)
         if self.folder is not None:
             self.there = [
                 line for line in truncate(self.folder / METRICS, step) if line["step"] == step
             ]
-            # unbuffered: a line that the disk refuses must not be tried again when the file is closed
+            # unbuffered: closing the file must not retry a line that the disk refused
             self._file = (self.folder / METRICS).open("ab", buffering=0)
         return self
 
     def write(self, event: str, step: int, **values: object) -> None:
-        """Append one event. Numbers that JSON can't hold become null. `time` is added to events without metrics."""
+        """Append one event. Numbers that JSON cannot represent become null. Events without metrics
+        get a `time`."""
         if self.folder is None:
             return
         line: dict[str, object] = {"event": event, "step": step, **values}
@@ -83,14 +87,15 @@ class Journal:
             self._tell(lambda tracker: tracker.log(named, step), step)
 
     def warn(self, step: int, messages: Iterable[str]) -> None:
-        """Write warnings down and show them."""
+        """Log warnings and show them."""
         for message in messages:
             self.write("warning", step, message=message)
             self.reporter.say(f"warning: {message}")
 
     @contextmanager
     def looking(self, what: str, step: int) -> Iterator[None]:
-        """Around what only observes a training (monitor, report): a failure is a warning, once for each reason."""
+        """Turn failures of monitoring (monitor, report) inside the context into warnings, once per
+        reason."""
         try:
             yield
         except Exception as error:
@@ -110,18 +115,19 @@ class Journal:
             raise OSError(error.errno, error.strerror, str(self.folder / METRICS)) from error
 
     def _tell(self, act: Callable[[Tracker], None], step: int) -> None:
-        """Call every tracker; one that fails is dropped with a warning, since it must not end a training."""
+        """Call every tracker. A tracker that fails is dropped with a warning, since it must not end
+        a training."""
         for tracker in list(self._trackers):
             try:
                 act(tracker)
             except Exception as error:
                 self._trackers.remove(tracker)
                 why = f"{type(error).__name__}: {reason(error, 300)}"
-                message = f"{type(tracker).__name__} failed ({why}); the run goes on without it"
+                message = f"{type(tracker).__name__} failed ({why}); the run continues without it"
                 self.warn(step, [message])
 
     def close(self, step: int = 0) -> None:
-        """Tell the trackers, whose failures are warnings of `step`, and close the file."""
+        """Finish the trackers, whose failures become warnings of `step`, and close the file."""
         try:
             self._tell(lambda tracker: tracker.finish(self._state), step)
         finally:
@@ -130,9 +136,11 @@ class Journal:
 
 
 def truncate(path: Path, step: int) -> list[dict[str, Any]]:
-    """Atomically drop the lines of a journal that lie after `step` or are damaged; return the others.
+    """Atomically drop the lines of a log after `step` and damaged lines; return the remaining
+    lines.
 
-    What a method did before the first step of an epoch is dropped at `step` too: a run that continues does it again.
+    The `epoch` event at `step` itself is dropped too, because a resumed run prepares that epoch
+    again.
     """
     if not path.exists():
         return []
@@ -154,16 +162,16 @@ def write_environment(
     resumed: int | None = None,
     data: Mapping[str, Any] | None = None,
 ) -> None:
-    """environment.json: what a result depends on besides the configuration.
+    """Write environment.json: everything that a result depends on, except the configuration.
 
-    resumed: the step after which a later session continues; it is added to the file's list `resumed`. data: facts about
-    the images.
+    resumed: step at which a later session resumes; it is appended to the file's list `resumed`.
+    data: facts about the images.
     """
     path = folder / ENVIRONMENT
     content = {**environment(device, precision), "data": data}
     if resumed is not None and path.is_file():
         content["step"] = resumed
-        with suppress(ValueError, AttributeError, TypeError):  # a broken file is replaced
+        with suppress(ValueError, AttributeError, TypeError):  # replace a broken file
             first = parsing.from_json(parsing.read_text(path, parsing.MOST_JSON))
             sessions = [*first.get("resumed", []), content]
             content = {**first, "launcher": content["launcher"], "resumed": sessions}
@@ -171,7 +179,7 @@ def write_environment(
 
 
 def environment(device: torch.device, precision: str) -> dict[str, object]:
-    """Versions, device, commit, threads and precision of this process."""
+    """Return versions, device, commit, threads and precision of this process."""
     on_gpu = device.type == "cuda"
     return {
         "time": now(),
@@ -192,12 +200,13 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
 
 
 def now() -> str:
-    """The time as ISO 8601 in UTC, to the second."""
+    """Return the time as ISO 8601 in UTC, to the second."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def _plain(value: object) -> object:
-    """Seven significant digits are what fp32 holds; NaN and infinity are not JSON."""
+    """Round floats to seven significant digits, as many as fp32 holds; NaN and infinity become
+    None."""
     if isinstance(value, float):
         return float(f"{value:.7g}") if math.isfinite(value) else None
     return value

@@ -1,4 +1,4 @@
-"""Losses between two log lines, kept on the device: their means, and where the first one stopped being finite."""
+"""Losses between two log lines, kept on the device: their means, and the first non-finite value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ _NEVER = 2**62
 
 
 class NonFiniteError(ArithmeticError):
-    """A loss, or the weights, stopped being finite: the run ends with the last good checkpoint kept. Exit code 1."""
+    """A loss or the weights became NaN or infinite: the run ends, and the last good checkpoint is
+    kept. Exit code 1."""
 
     exit_code = 1
 
@@ -27,19 +28,20 @@ class NonFiniteError(ArithmeticError):
         self.step = step
         self.term = term
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
-        kept = "no checkpoint was written yet"
+        kept = "no checkpoint exists yet"
         if checkpoint:
             kept = f"the last good checkpoint is {checkpoint}"
-        remedy = "lower optimizer.learning_rate (of muon other_rate, too), or look at the images with hexa visualize,"
+        remedy = "start a new run with a lower optimizer.learning_rate (muon: also other_rate)"
         problem = f"{self.what} not finite at learning rate {learning_rate:g}"
-        super().__init__(f"step {step}: {problem}; {kept}; {remedy} and start anew")
+        look = "or check the images with hexa visualize"
+        super().__init__(f"step {step}: {problem}; {kept}; {remedy}, {look}")
 
 
 class LossWindow:
     """Sums of each term's loss and of the weighted total since the last log line.
 
-    names: of all terms, of which some may begin later. Nothing is read from the device until asked for: where the first
-    non-finite value occurred is remembered there too.
+    names: of all terms, including terms that start later. All values, also the position of the
+    first non-finite one, stay on the device until they are read.
     """
 
     def __init__(self, names: Iterable[str], device: torch.device) -> None:
@@ -49,7 +51,7 @@ class LossWindow:
         self._first_bad = torch.full((len(self._names),), _NEVER, dtype=torch.long, device=device)
 
     def add(self, parts: Mapping[str, Tensor], total: Tensor, step: int) -> None:
-        """The losses of the terms of a step, 0-d each; `step` counts from 1."""
+        """Add the losses of the terms of a step, 0-d each; `step` counts from 1."""
         given = {**parts, "total": total}
         absent = torch.zeros_like(total)
         values = torch.stack([given.get(name, absent) for name in self._names]).float()
@@ -59,11 +61,12 @@ class LossWindow:
 
     @property
     def count(self) -> int:
-        """Steps since the last log line."""
+        """Number of steps since the last log line."""
         return int(self._counts.max())
 
     def means(self) -> dict[str, Tensor]:
-        """Names as the journal has them, and the means on the device over the steps that had each."""
+        """Return the mean losses on the device by their names in the log; each mean is over the
+        steps that had the term."""
         means = self._sums / self._counts.clamp_min(1).to(self._sums.device)
         found = {}
         for name, count, mean in zip(self._names, self._counts.tolist(), means, strict=True):
@@ -72,7 +75,8 @@ class LossWindow:
         return found
 
     def first_non_finite(self) -> tuple[int, str] | None:
-        """The first step with a loss that was not finite, on any process, and the term; reads the device."""
+        """Return the first step with a non-finite loss on any process, and the term; synchronises
+        with the device."""
         steps = (-processes.all_reduce_max(-self._first_bad)).tolist()
         step = min(steps)
         return None if step == _NEVER else (step, self._names[steps.index(step)])
@@ -84,9 +88,10 @@ class LossWindow:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What a checkpoint must hold for the next log line to come out the same: the sums of every process, [W, n].
+        """State for a checkpoint: the sums of every process, [W, n], so that the next log line is
+        the same after a resume.
 
-        Every process asks for it.
+        A collective: every process reads this property.
         """
         return {
             "sums": processes.all_gather(self._sums[None]).clone(),
@@ -103,37 +108,39 @@ class LossWindow:
 
 @dataclass
 class StepFacts:
-    """Statistics of a step for the log; empty at steps that are not logged, so that no image outlives its term."""
+    """Metrics of a step for the log; empty at steps that are not logged, so that no image outlives
+    its term."""
 
     wanted: bool
-    """Whether this is a log step."""
+    """True if this step is logged."""
     facts: dict[str, Tensor] = field(default_factory=dict)
-    """0-d tensors by name: accuracies, and what the terms note."""
+    """0-d tensors by name: accuracies and the terms' own facts."""
     embedding: Tensor | None = None
-    """[V, b, D], of the largest part."""
+    """Embedding of the largest part, [V, b, D]."""
 
     def look(self, name: str, part: Part) -> None:
-        """Record the metrics of a part of a term, if this is a log step."""
+        """Record the metrics of a part of a term, if this step is logged."""
         if not self.wanted:
             return
         if (accuracy := part.accuracy()) is not None:
             self.facts[f"accuracy/{name}"] = accuracy
         for fact, value in part.example.facts.items():
             self.facts[f"{fact}/{name}"] = value.detach()
-        # a clean part of a few images would always seem to have collapsed
+        # use the largest part: few images always look collapsed
         if self.embedding is None or part.embedding.shape[1] > self.embedding.shape[1]:
             self.embedding = part.method.directions(part.embedding)
 
     @property
     def directions(self) -> int:
-        """The highest effective rank there could be."""
+        """The largest possible effective rank."""
         if self.embedding is None:
             return 0
         _, images, width = self.embedding.shape
         return min(width, images - 1)
 
     def spread(self) -> dict[str, Tensor]:
-        """Standard deviation and effective rank of the embedding; waits for a GPU."""
+        """Return standard deviation and effective rank of the embedding; synchronises with the
+        GPU."""
         if self.embedding is None:
             return {}
         std = feature_std(self.embedding)
@@ -141,7 +148,7 @@ class StepFacts:
 
 
 def is_finite(state: object) -> bool:
-    """Whether every floating-point tensor of a nested state is finite; reads the device once."""
+    """Return whether all floating-point tensors of a nested state are finite; synchronises once."""
     tensors = (leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor))
     flags = [tensor.isfinite().all() for tensor in tensors if tensor.is_floating_point()]
     return not flags or bool(torch.stack([flag.to(flags[0].device) for flag in flags]).all())

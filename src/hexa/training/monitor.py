@@ -1,4 +1,4 @@
-"""Is it learning? Statistics of the embedding, and warnings of collapse in plain words (F30)."""
+"""Monitoring: statistics of the embedding, and warnings about collapse and other failures (F30)."""
 
 from __future__ import annotations
 
@@ -14,67 +14,73 @@ from torch import Tensor
 
 from hexa.config import Config
 
-#: Below this the embedding hardly varies: 1 is a batch spread evenly over the sphere, 0 a single point. A short MoCo
-#: run on the digits passes 0.04, its directions many, with a k-NN of 90 %.
+#: Warn if the standard deviation of the embedding is lower: 1 is a batch spread evenly over the
+#: sphere, 0 a single point. A short, healthy MoCo run on the digits (k-NN 90 %) passes 0.04.
 LOW_FEATURE_STD = 0.02
-#: An effective rank below this share of the embedding's width, or below 2, is a collapse to few directions.
+#: Warn if the effective rank is below this share of the embedding's width, or below 2.
 LOW_RANK_SHARE = 0.03
-#: Rows of the embedding that the effective rank is taken of.
+#: Number of rows of the embedding for the effective rank.
 _RANK_ROWS = 512
-#: A loss within this of ln(1 + K) has learned nothing.
+#: A loss this close to the chance loss, such as ln(1 + K), has learned nothing …
 CHANCE_MARGIN = 0.02
-#: … for this number of lines of metrics.
+#: … if it stays there for this number of log lines.
 STUCK_LINES = 10
-#: A share of non-empty clusters below this is a clustering that says little.
+#: Warn if the share of non-empty clusters is lower.
 FEW_CLUSTERS = 0.5
-#: A contrastive accuracy above this with a k-NN hardly above chance: the task is solved by other means than content.
+#: If k-NN is near chance, a higher contrastive accuracy means that views match without content.
 HIGH_ACCURACY = 0.97
-#: Overfitting: many attack steps raise the loss to this multiple of their lowest, while one step raises it less.
+#: Overfitting to one step: many attack steps raise the loss to this multiple of its lowest value,
+#: while one step raises it less.
 OVERFITTED = 1.5
 
 
 class MonitorConfig(Config):
-    """The monitor: k-NN accuracy of the frozen features while training, where there are labels (F22)."""
+    """The monitor: k-NN accuracy of the frozen features during training, if there are labels
+    (F22)."""
 
     data: str | None = None
-    """Other images to score on, SOURCE or SOURCE#split; none for those of the run."""
+    """Other images for the score, SOURCE or SOURCE#split; none uses those of the run."""
     holdout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of the images, drawn from the seed, that is not trained on, so that the monitor scores on it."""
+    """Share of the images, drawn by the seed, to exclude from training and use for the score."""
     keep_best: Literal["knn"] | None = None
-    """knn: the backbone of the run is that of the epoch with the highest score; none for the last epoch's."""
+    """knn: keep the backbone of the epoch with the highest score; none keeps the last epoch's."""
     patience: PositiveInt | None = None
-    """Scores in a row without a rise after which the run ends, with keep_best; none never ends it early."""
+    """End the run after this number of scores without improvement (needs keep_best); none never
+    ends it early."""
     until: float | None = pydantic.Field(default=None, gt=0, le=100)
-    """Percent of k-NN at which the run ends: arms are then compared by the time it took. Schedules go by `epochs`."""
+    """End the run at this k-NN accuracy in percent, to compare runs by the time it takes; none
+    never ends it early. Schedules still use `epochs`."""
 
     knn_every: NonNegativeInt = 10
-    """Epochs between two; the last epoch always has one. 0 turns it off."""
+    """Epochs between two scores; the last epoch always has one. 0 turns the monitor off."""
     k: PositiveInt = 200
-    """Neighbours that vote, at most; capped by the number of images."""
+    """Maximum number of neighbours that vote; limited by the number of images."""
     temperature: PositiveFloat = 0.07
-    """T of the votes exp(similarity / T)."""
+    """Temperature T of the votes exp(similarity / T)."""
     max_images: PositiveInt = 20000
-    """Images of each of the two splits, at most, drawn once."""
+    """Maximum number of images in each of the two splits, drawn once."""
 
     @pydantic.model_validator(mode="after")
     def _keeps_what_it_measures(self) -> MonitorConfig:
         if self.patience is not None and self.keep_best is None:
-            raise ValueError("patience needs a score that is waited for: give keep_best knn")
+            raise ValueError("patience needs keep_best knn")
         if not self.knn_every and (self.keep_best or self.until):
             name = "keep_best" if self.keep_best else "until"
-            raise ValueError(f"{name} needs scores: give knn_every, the epochs between two")
+            raise ValueError(f"{name} needs scores; use knn_every 1 or more")
         return self
 
 
 def feature_std(embedding: Tensor) -> Tensor:
-    """√D · mean over dimensions of the std over images of unit embeddings [B, D]; 0-d, near 1 healthy, 0 dead."""
+    """√D · mean over dimensions of the std over images of unit embeddings [B, D]; 0-d: near 1 if
+    healthy, 0 if collapsed."""
     flat = embedding.flatten(0, -2).float()
     return flat.std(0, correction=0).mean() * math.sqrt(flat.shape[1])
 
 
 def effective_rank(embedding: Tensor) -> Tensor:
-    """exp(−Σ p log p) of the normalised singular values p of the centred embeddings [B, D]; 0-d, 1 … min(B − 1, D)."""
-    # enough rows to see a collapse, and wide embeddings would take seconds
+    """exp(−Σ p log p) of the normalised singular values p of the centred embeddings [B, D]; 0-d, 1
+    … min(B − 1, D)."""
+    # these rows suffice to detect a collapse; more would take seconds for wide embeddings
     flat = embedding.flatten(0, -2)[:_RANK_ROWS].float()
     values = torch.linalg.svdvals(flat - flat.mean(0))
     share = values / values.sum().clamp_min(torch.finfo(values.dtype).tiny)
@@ -83,26 +89,27 @@ def effective_rank(embedding: Tensor) -> Tensor:
 
 @dataclass
 class Best:
-    """The highest k-NN accuracy so far, and for how many scores it has stood. `state` survives a resume."""
+    """The highest k-NN accuracy so far, and the number of scores since. `state` survives a
+    resume."""
 
     keeps: bool = False
-    """True: the weights with the highest accuracy are kept. False: accuracies are not compared."""
+    """True: keep the weights with the highest accuracy. False: do not compare accuracies."""
     patience: int | None = None
-    """Scores in a row without a rise after which the run ends."""
+    """Number of scores without improvement after which the run ends."""
     until: float | None = None
-    """The k-NN accuracy in percent at which the run ends."""
+    """k-NN accuracy in percent at which the run ends."""
     reached: float | None = field(default=None, init=False)
-    """The first score that was not below `until`."""
+    """First score that was at least `until`."""
     value: float | None = field(default=None, init=False)
-    """The highest score so far."""
+    """Highest score so far."""
     step: int = field(default=0, init=False)
-    """The step at which it was measured."""
+    """Step of the highest score."""
     waited: int = field(default=0, init=False)
-    """Number of scores measured since then."""
+    """Number of scores since then."""
 
     @property
     def state(self) -> dict[str, object]:
-        """What a checkpoint must hold."""
+        """State for a checkpoint."""
         return {name: getattr(self, name) for name in ("value", "step", "waited", "reached")}
 
     @state.setter
@@ -111,7 +118,8 @@ class Best:
             setattr(self, name, state[name])
 
     def judge(self, percent: float, step: int) -> bool:
-        """Remember an accuracy in percent, and its step, if it is the highest; True if its weights are to be kept."""
+        """Record an accuracy in percent; return True if it is the highest so far and its weights
+        are to be kept."""
         if self.until is not None and percent >= self.until:
             self.reached = percent
         if not self.keeps:
@@ -125,7 +133,7 @@ class Best:
         return True
 
     def ending(self, steps_per_epoch: int) -> str | None:
-        """Why the run should end now, if it should."""
+        """Return the reason why the run should end now; None if it should continue."""
         if self.until is not None and self.reached is not None:
             return f"k-NN reached {self.reached:.2f} % (target {self.until:g} %)"
         if self.patience is not None and self.waited >= self.patience:
@@ -134,28 +142,30 @@ class Best:
 
 
 Monitor = Callable[[Callable[[str], object]], float]
-"""The k-NN accuracy of the frozen features, in percent; it is given a function that takes warnings."""
+"""Returns the k-NN accuracy of the frozen features in percent; its argument receives warnings."""
 
 
 @dataclass
 class Scoring:
-    """When the frozen features are scored, and what follows from it."""
+    """Schedule of the scores, and the actions that depend on them."""
 
     monitor: Monitor | None = None
-    """Measures the features; None if there are no images to measure on."""
+    """Measures the features; None if there are no images to score."""
     every: int = 0
-    """Epochs between two scores, the last epoch always has one; 0 for never."""
+    """Epochs between two scores; the last epoch always has one. 0: never."""
     best: Best = field(default_factory=Best)
-    """The best score so far, and whether the run should end."""
+    """The best score so far, and the rule for ending the run."""
     keep: Callable[[], object] = lambda: None
-    """Called when the current weights are the best so far."""
+    """Called if the current weights are the best so far."""
 
 
 class Watch:
-    """Looks at the metrics of log and monitor lines and says what they mean; each warning once, until it has passed.
+    """Turns the metrics of log and monitor lines into warnings; each warning appears once, until
+    the problem disappears.
 
-    chance_loss: the loss of a network that outputs a constant, if the method knows it. num_classes: for what k-NN
-    would reach by guessing. Only the last few lines are remembered, and `state` makes that survive a resume.
+    chance_loss: loss of a network with constant output; None if unknown.
+    num_classes: for the k-NN accuracy of guessing.
+    Only the last few lines are remembered; `state` keeps them over a resume.
     """
 
     def __init__(self, chance_loss: float | None, num_classes: int | None) -> None:
@@ -168,7 +178,7 @@ class Watch:
 
     @property
     def state(self) -> dict[str, object]:
-        """What a checkpoint must hold."""
+        """State for a checkpoint."""
         return {**vars(self), "given": sorted(self.given)}
 
     @state.setter
@@ -178,13 +188,15 @@ class Watch:
         self.given = set(state["given"])
 
     def train(self, line: Mapping[str, float], directions: int) -> list[str]:
-        """Warnings about a line of training metrics; an effective rank could be as high as `directions`.
+        """Return warnings about a line of training metrics; `directions` is the largest possible
+        effective rank.
 
-        The first epoch is skipped: an untrained network maps all images to nearly the same point.
+        The first epoch is skipped, because an untrained network maps all images to nearly the same
+        point.
         """
         if line.get("epoch", 1.0) < 1:
             return []
-        # what a method does not have is nothing to warn of
+        # metrics that a method lacks cause no warning
         spread = line.get("feature_std", math.inf)
         rank = line.get("effective_rank", math.inf)
         loss = line.get("loss/std", math.nan)
@@ -195,37 +207,40 @@ class Watch:
             *self._once(
                 "std",
                 spread < LOW_FEATURE_STD,
-                f"the embedding hardly varies (std {spread:.3f}, healthy is near 1): it is collapsing to one point; "
-                "lower optimizer.learning_rate, or raise the temperature of a method that has one",
+                f"the embedding is collapsing to one point (std {spread:.3f}, healthy is near 1); "
+                "lower optimizer.learning_rate, or raise method.temperature",
             ),
             *self._once(
                 "rank",
                 rank < max(2.0, LOW_RANK_SHARE * directions),
-                f"the embedding uses {rank:.1f} of {directions} directions: it is collapsing to few; "
+                f"the embedding is collapsing: it uses only {rank:.1f} of {directions} directions; "
                 "lower optimizer.learning_rate",
             ),
             *self._once(
                 "chance",
                 self.stuck >= STUCK_LINES,
-                f"the loss stays at {loss:.3f}, that of guessing ({chance:.3f}): nothing is learned yet; "
-                "change optimizer.learning_rate, or look at the views with hexa visualize",
+                f"nothing is learned yet: the loss stays at {loss:.3f} (guessing: {chance:.3f}); "
+                "change optimizer.learning_rate, or check the views with hexa visualize",
             ),
         ]
 
     def epoch(self, facts: Mapping[str, float]) -> list[str]:
-        """Warnings about what a method did between epochs."""
+        """Return warnings about the metrics of a method's epoch start."""
         full = facts.get("clusters/non_empty", 1.0)
         return self._once(
             "clusters",
             full < FEW_CLUSTERS,
-            f"only {100 * full:.0f} % of the clusters have an image: the embedding has collapsed, or they are too "
-            "many; lower method.num_prototypes (PCL: num_clusters) or optimizer.learning_rate",
+            f"only {100 * full:.0f} % of the clusters have images: the embedding has collapsed, or "
+            "there are too many clusters; lower method.num_prototypes (PCL: num_clusters) or "
+            "optimizer.learning_rate",
         )
 
     def attacked(self, name: str, one: float, many: float) -> list[str]:
-        """Warnings about the loss after one step of a hard example, and after many steps in the same ball.
+        """Return warnings about the loss after one step of a hard example, and after many steps in
+        the same ball.
 
-        A network that is not robust yet falls to many steps as well; what is compared is the epoch they did the least.
+        Many steps always succeed against a network that is not robust yet, so losses are compared
+        with the epoch in which many steps raised the loss least.
         """
         least_one, least = self.attacks.get(name, (one, many))
         if many <= least:
@@ -233,23 +248,24 @@ class Watch:
         return self._once(
             f"overfitting {name}",
             many > OVERFITTED * least and one < least_one,
-            f"many steps of {name} raise the loss to {many:.3g}, after {least:.3g} in an earlier epoch, but the one "
-            f"step that is trained on to {one:.3g}, after {least_one:.3g}: the network resists that step alone "
-            f"(catastrophic overfitting); give hard_examples.{name} more steps, a random_start of 2 without project, "
-            "or a smaller epsilon",
+            f"catastrophic overfitting to {name}: an attack with many steps raises the loss to "
+            f"{many:.3g} ({least:.3g} in an earlier epoch), the single training step only to "
+            f"{one:.3g} ({least_one:.3g} then); give hard_examples.{name} more steps, random_start 2 "
+            "with project false, or a smaller epsilon",
         )
 
     def knn(self, percent: float) -> list[str]:
-        """Warnings about a k-NN accuracy, given the contrastive accuracy of the last line."""
+        """Return warnings about a k-NN accuracy, given the contrastive accuracy of the last
+        line."""
         if not self.num_classes:
             return []
         guess = 100 / self.num_classes
         return self._once(
             "shortcut",
             percent < min(2 * guess, guess + 0.2 * (100 - guess)) and self.accuracy > HIGH_ACCURACY,
-            f"the pretext task is solved ({100 * self.accuracy:.0f} %) but k-NN is {percent:.1f} %, guessing gives "
-            f"{guess:.1f} %: the views betray each other by something other than content, often by shared batch-norm "
-            "statistics; raise method.bn_groups or make the views harder",
+            f"the pretext task is solved ({100 * self.accuracy:.0f} %), but k-NN is only "
+            f"{percent:.1f} % (guessing: {guess:.1f} %): views match by something other than content, "
+            "often by shared batch-norm statistics; raise method.bn_groups or make the views harder",
         )
 
     def _once(self, name: str, wrong: bool, message: str) -> list[str]:

@@ -1,6 +1,8 @@
-"""Muon: convolutions turn along orthogonalised momentum (Jordan et al., 2024), all else follows SGD.
+"""Muon: orthogonalised momentum rotates convolutions (Jordan et al., 2024); all other parameters
+follow SGD.
 
-torch's Muon takes matrices alone, and timm's updates all else by AdamW; neither keeps the norms of convolutions.
+torch's Muon accepts only matrices, and timm's updates the other parameters with AdamW; neither
+keeps the norms of convolutions.
 """
 
 from __future__ import annotations
@@ -15,15 +17,15 @@ from torch.nn import functional as F
 
 from hexa.runtime.precision import at_least_fp32
 
-#: Coefficients of the Newton–Schulz iteration, chosen by Jordan et al. for speed; singular values end in about
-#: [0.7, 1.2] instead of at 1.
+#: Coefficients of the Newton–Schulz iteration, chosen by Jordan et al. for speed; singular values
+#: end in about [0.7, 1.2] instead of at 1.
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-#: Steps of the iteration.
+#: Number of Newton–Schulz iterations.
 _STEPS = 5
 
 
 def move(parameters: list[Tensor], steps: Sequence[Tensor], rate: float | Tensor) -> None:
-    """θ ← θ − lr·v for each parameter; the rate is a number, or 0-d on the device."""
+    """θ ← θ − lr·v for each parameter; the rate is a number or a 0-d tensor on the device."""
     if isinstance(rate, Tensor):
         torch._foreach_sub_(parameters, torch._foreach_mul(steps, rate))
     else:
@@ -31,13 +33,15 @@ def move(parameters: list[Tensor], steps: Sequence[Tensor], rate: float | Tensor
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups with `orthogonal` hold convolutions θ [out, in, k, k], seen as matrices [out, in·k²]; others follow SGD.
+    """Groups with `orthogonal` hold convolutions θ [out, in, k, k], seen as matrices [out, in·k²];
+    others follow SGD.
 
         v ← μ·v + g,   U = orthogonalised(g + μ·v),   θ' = θ − lr · ‖θ‖/‖U‖ · U,   θ ← θ' · ‖θ‖/‖θ'‖
 
-    The norm of each convolution stays what it begins as, which makes no difference where a batch-norm follows it (the
-    speed runs of airbench normalise to a fixed norm); lr is the angle of a step, in radians while it is small.
-    There is no weight decay of convolutions. A convolution of zeros stays zero. SGD: v ← μ·v + (g + λ·θ); θ ← θ − lr·v.
+    Each convolution keeps its initial norm, which makes no difference if a batch-norm follows (the
+    speed runs of airbench normalise to a fixed norm). lr is the angle of a step, in radians while
+    it is small. Convolutions have no weight decay. A convolution of zeros stays zero. SGD: v ← μ·v
+    + (g + λ·θ); θ ← θ − lr·v.
     """
 
     def __init__(
@@ -52,7 +56,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Change the parameters that have a gradient."""
+        """Update the parameters that have a gradient."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
@@ -79,7 +83,8 @@ def _turn(
     ahead: Sequence[Tensor],
     angle: float | Tensor,
 ) -> None:
-    """Turn convolutions by an angle against their orthogonalised momentum, in place; their norms stay."""
+    """Rotate convolutions by an angle against their orthogonalised momentum, in place; their norms
+    do not change."""
     matrices = [kernel.flatten(1) for kernel in ahead]
     found = orthogonalised(matrices, together=kernels[0].is_cuda)
     turns = [turn.view_as(kernel) for turn, kernel in zip(found, kernels, strict=True)]
@@ -95,11 +100,14 @@ def _norms(tensors: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[Tensor]:
-    """About U·Vᵀ of each matrix X = U·S·Vᵀ [n, m]; products must have the precision of fp32, not TF32's.
+    """Return approximately U·Vᵀ of each matrix X = U·S·Vᵀ [n, m]; products need the precision of
+    fp32, not TF32.
 
-    The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is of products P ← F·P and A ← F·A·F with P = I at first, all
-    of the smaller side squared, and P·X in the end: half the cost for the wide matrices of convolutions.
-    together: multiply several matrices in one batch, since a GPU would wait for many small products to be launched.
+    The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is computed as P ← F·P and A ← F·A·F,
+    with P = I at first, and P·X at the end. All these matrices have the smaller side squared: half
+    the cost for the wide matrices of convolutions.
+    together: multiply several matrices in one batch; a GPU would otherwise wait for many small
+    launches.
     """
     wide = list(map(at_least_fp32, matrices))
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
@@ -112,8 +120,8 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
 
 
 def _together(wide: list[Tensor]) -> list[Tensor]:
-    """`_factor(x @ x.T) @ x` of each matrix: those of one shape are multiplied in one batch, and the iteration takes all
-    squares of about one size, filled up with zeros, which the others do not see."""
+    """Return `_factor(x @ x.T) @ x` of each matrix. Matrices of one shape are batched; for the
+    iteration, squares of similar size are padded with zeros and batched."""
     places = defaultdict[Any, list[int]](list)
     for place, x in enumerate(wide):
         places[x.shape, x.dtype, x.device].append(place)
@@ -136,12 +144,12 @@ def _together(wide: list[Tensor]) -> list[Tensor]:
 
 
 def _size(side: int) -> int:
-    """The side to which squares are filled up: a power of 2, from 16 on."""
+    """Return the side to which squares are padded: a power of 2, at least 16."""
     return max(16, 1 << (side - 1).bit_length())
 
 
 def _factor(gram: Tensor) -> Tensor:
-    """The product P of the iteration that begins with A [n, n], or with several [k, n, n]."""
+    """Return the product P of the iteration for a matrix A [n, n], or for several [k, n, n]."""
     factor = _polynomial(gram)
     product = factor
     for _ in range(_STEPS - 1):

@@ -1,4 +1,5 @@
-"""Optimizers by name, and what sets their rates. A new one needs a branch in `_made` and a name in the config."""
+"""Optimizers by name, and their learning rates. A new one needs a branch in `_made` and a name in
+the config."""
 
 from __future__ import annotations
 
@@ -22,46 +23,48 @@ from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
 class OptimizerConfig(Config):
-    """What turns gradients into steps. The defaults are MoCo's (F4)."""
+    """The optimizer. The defaults are MoCo's (F4)."""
 
     name: Literal["sgd", "larc", "lars", "adamw", "muon"] = "sgd"
-    """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v. larc: the same with g + λ·θ scaled by a trust ratio per tensor, which is
-    `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8), and 1 where θ or g is zero; batch-norms and biases too (F10, F11). lars:
-    the same, but batch-norms and biases neither scaled nor decayed (F6). adamw: decoupled decay, not of
-    batch-norms and biases, β (0.9, 0.999). muon: convolutions turn along orthogonalised momentum, all else is as by
-    sgd, at `other_rate`."""
+    """sgd: v ← μ·v + (g + λ·θ); θ ← θ − lr·v. larc: the same with g + λ·θ scaled per tensor by the
+    trust ratio `trust` · ‖θ‖ / (‖g‖ + λ·‖θ‖ + 1e-8) (1 if θ or g is zero), including batch-norms
+    and biases (F10, F11). lars: like larc, but batch-norms and biases are neither scaled nor
+    decayed (F6). adamw: decoupled decay, except for batch-norms and biases; β = (0.9, 0.999). muon:
+    orthogonalised momentum rotates convolutions; other parameters follow sgd at `other_rate`."""
     learning_rate: PositiveFloat = 0.03
-    """The rate at `base_batch_size`, or at any batch size if that is not given; of muon the angle in radians by which a
-    step turns a convolution."""
+    """Learning rate at `base_batch_size`, or at any batch size if that is none. muon: the angle in
+    radians by which a step rotates a convolution."""
     base_batch_size: PositiveInt | None = None
-    """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none: not scaled."""
+    """Scale the rate linearly: learning_rate · batch_size / base_batch_size. none: do not scale."""
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
     """μ."""
     weight_decay: NonNegativeFloat = 1e-4
-    """λ; sgd and larc: on every parameter, as MoCo does: batch-norms and biases too (F10). muon: no convolution."""
+    """Weight decay λ. sgd and larc: of all parameters, including batch-norms and biases, as in MoCo
+    (F10). muon: not of convolutions."""
     other_rate: PositiveFloat = 0.03
-    """muon only: the rate of all that is not a convolution. Schedule and batch size scale it as `learning_rate`."""
+    """muon only: learning rate of all parameters except convolutions; schedule and batch size scale
+    it like `learning_rate`."""
     trust: PositiveFloat = 0.001
-    """larc and lars only: the trust coefficient."""
+    """larc and lars only: trust coefficient."""
     max_gradient_norm: PositiveFloat | None = None
-    """Scale the gradient of each parameter tensor down to this norm where it is longer (DINO); none leaves it."""
+    """Clip the gradient of each parameter tensor to this norm (DINO); none does not clip."""
     final_weight_decay: NonNegativeFloat | None = None
-    """Where weight decay goes by half a cosine over the run (DINO); none keeps it."""
+    """Final weight decay of a half-cosine schedule over the run (DINO); none keeps it constant."""
     nesterov: bool = False
-    """Look one step of momentum ahead."""
+    """Use Nesterov momentum."""
 
     @pydantic.model_validator(mode="after")
     def _nesterov_has_momentum(self) -> OptimizerConfig:
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov needs a momentum above 0")
+            raise ValueError("nesterov needs momentum above 0")
         if self.nesterov and self.name == "muon":
             raise ValueError(
-                "nesterov is for sgd, larc and lars; muon looks ahead where convolutions turn"
+                "nesterov is for sgd, larc and lars; muon always uses it for convolutions"
             )
         return self
 
     def weight_decay_at(self, share: float) -> float:
-        """λ when this share of the run's steps is done."""
+        """Return λ after this share of the run's steps."""
         if self.final_weight_decay is None:
             return self.weight_decay
         rest = self.weight_decay - self.final_weight_decay
@@ -69,18 +72,19 @@ class OptimizerConfig(Config):
 
 
 class Pace(NamedTuple):
-    """How a parameter learns: at this share of the learning rate, from this epoch on."""
+    """Learning schedule of a parameter: its share of the learning rate, and its first epoch of
+    learning."""
 
     rate: float = 1.0
     from_epoch: int = 0
 
 
 class SGD(torch.optim.SGD):
-    """torch's SGD, except that the rate may be a 0-d tensor on the device, which torch would read on the host."""
+    """torch's SGD, but the rate may be a 0-d tensor on the device, which torch would read."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Change the parameters that have a gradient."""
+        """Update the parameters that have a gradient."""
         for group in self.param_groups:
             parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
             if not parameters:
@@ -111,9 +115,9 @@ class SGD(torch.optim.SGD):
         return [state["momentum_buffer"] for state in states]
 
 
-#: Those that leave batch-norms and biases alone, but for the plain step.
+#: Optimizers that neither scale nor decay batch-norms and biases.
 _SPARE_VECTORS = {"lars", "adamw"}
-#: Those that take a rate that is a tensor, and keep no numbers on the host.
+#: Optimizers whose rate may be a tensor, and that keep no numbers on the host.
 _CAPTURABLE = {"sgd", "muon"}
 
 
@@ -124,10 +128,12 @@ def build(
     unscheduled: Iterable[nn.Parameter] = (),
     paces: Mapping[nn.Parameter, Pace] = MappingProxyType({}),
 ) -> torch.optim.Optimizer:
-    """The optimizer of all parameters that require a gradient; its default rate is that for `batch_size` (global).
+    """Build the optimizer of all parameters that require a gradient; its base rate is the one for
+    `batch_size` (global).
 
-    Groups have `scheduled`, whether their rate follows the schedule, `decayed`, and the `rate` and `from_epoch` of a
-    pace. Parameters whose gradient is None in a step are left as they are, not decayed (F10).
+    Groups have the keys `scheduled` (the rate follows the schedule), `decayed`, and the `rate` and
+    `from_epoch` of a pace. Parameters without a gradient in a step do not change and are not
+    decayed (F10).
     """
     fixed = {id(parameter) for parameter in unscheduled}
     muon = config.name == "muon"
@@ -167,23 +173,24 @@ def _made(
     common |= {"momentum": config.momentum, "nesterov": config.nesterov}
     if config.name == "sgd":
         return SGD(groups, **common)
-    from timm.optim.lars import Lars  # here: it takes a while to import
+    from timm.optim.lars import Lars  # imported here because it takes a while
 
     made: torch.optim.Optimizer = Lars(
         groups, trust_coeff=config.trust, eps=1e-8, trust_clip=False, **common
     )
     for group in made.param_groups:
-        # by default timm scales what has a weight decay above 0
+        # timm's default is to scale parameters with a weight decay above 0
         group["always_adapt"] = config.name not in _SPARE_VECTORS or group["params"][0].ndim > 1
     return made
 
 
 @dataclass(eq=False)
 class ScheduledOptimizer:
-    """An optimizer and how its rates move over a run: the only place that sets them, at every step.
+    """An optimizer and its learning rates over a run; only this class sets rates, at every step.
 
-    optimizer: what `build` gave; its default rate is the one that the schedule takes shares of.
-    total_steps: the step after which the run ends, `epochs` or `max_steps`. Whoever changes it stretches the schedule.
+    optimizer: the result of `build`; the schedule scales its base rate.
+    total_steps: the step after which the run ends, from `epochs` or `max_steps`. Changing it
+    stretches the schedule.
     """
 
     optimizer: torch.optim.Optimizer
@@ -193,7 +200,7 @@ class ScheduledOptimizer:
     steps_per_epoch: int
     max_steps: InitVar[int | None] = None
     capturable: bool = False
-    """Give the optimizer its rates as tensors on the device, so that a CUDA graph of a step serves all steps."""
+    """Pass rates to the optimizer as tensors on the device, so that a CUDA graph can be replayed."""
 
     def __post_init__(self, max_steps: int | None) -> None:
         steps = self.epochs * self.steps_per_epoch
@@ -201,13 +208,13 @@ class ScheduledOptimizer:
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
 
     def learning_rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Return the learning rate of a step, counted from 0."""
         at = step * self._planned // self.total_steps
         share = learning_rate_share(self.schedule, at, self.epochs, self.steps_per_epoch)
         return float(self.optimizer.defaults["lr"] * share)
 
     def step(self, step: int) -> None:
-        """Change the parameters by their gradients, at the rates of this step, and drop the gradients."""
+        """Update the parameters at the rates of this step, and delete the gradients."""
         self.set_rates(step)
         if self.capturable:
             for group in self.optimizer.param_groups:
@@ -221,7 +228,7 @@ class ScheduledOptimizer:
         self.set_rates(step)
 
     def set_rates(self, step: int) -> None:
-        """Set the rates of a step, as numbers; checkpoints hold these."""
+        """Set the rates of a step as numbers, as checkpoints hold them."""
         decay = self.config.weight_decay_at(step / self.total_steps)
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(group, step)
@@ -234,20 +241,22 @@ class ScheduledOptimizer:
 
     @property
     def may_be_captured(self) -> bool:
-        """True if all that differs between its steps are rates that may be tensors."""
+        """True if its steps differ only in rates that may be tensors."""
         return self.config.name in _CAPTURABLE and self.config.final_weight_decay is None
 
     def learning(self, epoch: int) -> tuple[bool, ...]:
-        """Of each group, whether it learns in this epoch."""
+        """Return for each group whether it learns in this epoch."""
         groups = self.optimizer.param_groups
         return tuple(group.get("from_epoch", 0) <= epoch for group in groups)
 
     def thaws_after(self, epoch: int) -> bool:
-        """Whether parameters that do not learn in this epoch learn later, so that later steps take longer."""
+        """Return whether more parameters start to learn after this epoch, so that later steps take
+        longer."""
         return any(group.get("from_epoch", 0) > epoch for group in self.optimizer.param_groups)
 
     def thaw(self, epoch: int) -> None:
-        """Have the parameters learn that do so in this epoch; the others get no gradient, and cost none."""
+        """Enable gradients of the parameters that learn in this epoch; the others get no gradient,
+        at no cost."""
         for group in self.optimizer.param_groups:
             if "from_epoch" in group:
                 for parameter in group["params"]:

@@ -1,4 +1,5 @@
-"""Catastrophic overfitting (Wong et al., ICLR 2020): a network resists the one step it is trained on, and no other."""
+"""Catastrophic overfitting (Wong et al., ICLR 2020): a network resists only the one-step attack of
+its training."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from torch import nn
 from hexa.core import Batch
 from hexa.objective import STD, Objective
 
-#: Images that are attacked at the end of an epoch.
+#: Number of images to attack at the end of an epoch.
 _IMAGES = 64
 
 
 @contextmanager
 def unchanged(method: nn.Module) -> Iterator[None]:
-    """Put the buffers back on exit: encoding pseudo-labels is a pass that moves running statistics."""
+    """Restore the buffers on exit, because encoding pseudo-labels updates running statistics."""
     before = [(buffer, buffer.clone()) for buffer in method.buffers()]
     try:
         yield
@@ -29,9 +30,10 @@ def unchanged(method: nn.Module) -> Iterator[None]:
 
 
 def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[float, float]]:
-    """The loss of some images of `batch` attacked as in training, and by `HardExample.judge`, of each that has one.
+    """Return the loss of some images under the training attack and under a stronger attack, for
+    each hard example that has one.
 
-    Buffers that the passes move, such as running statistics, are put back.
+    Buffers that these passes change, such as running statistics, are restored.
     """
     method = objective.method
     crops = tuple(crop[:_IMAGES] for crop in batch.crops)

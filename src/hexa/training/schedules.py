@@ -1,4 +1,5 @@
-"""Learning-rate schedules as closed forms of the absolute step, so that resuming can't bend them (F11)."""
+"""Learning-rate schedules as closed forms of the absolute step, so that a resume cannot change them
+(F11)."""
 
 from __future__ import annotations
 
@@ -11,44 +12,49 @@ from hexa.config import Config, ConfigError, PositiveShare
 
 
 class ScheduleConfig(Config):
-    """How the learning rate moves; everything is a share of the optimizer's learning rate (F4, F10, F11)."""
+    """The learning-rate schedule; all values are shares of the optimizer's learning rate (F4, F10,
+    F11)."""
 
     kind: Literal["cosine", "steps", "constant"] = "cosine"
-    """cosine falls along half a cosine; steps multiplies by `gamma` at each milestone; constant stays."""
+    """cosine: half a cosine down to `final_share`. steps: multiply by `gamma` at each milestone.
+    constant: no change."""
     per: Literal["epoch", "step"] = "epoch"
-    """How often cosine moves: once an epoch (MoCo) or at every step (SwAV)."""
+    """cosine only: update once per epoch (MoCo) or at every step (SwAV)."""
     final_share: NonNegativeFloat = 0.0
-    """Where cosine ends, as a share of the learning rate (SwAV: 0.001)."""
+    """cosine only: final learning rate, as a share of the learning rate (SwAV: 0.001)."""
     milestones: tuple[PositiveInt, ...] = (120, 160)
-    """steps only: the epochs at which the rate falls (MoCo v1)."""
+    """steps only: epochs at which the rate drops (MoCo v1)."""
     gamma: PositiveFloat = 0.1
-    """steps only: the factor of each fall."""
+    """steps only: factor of each drop."""
     warmup_epochs: NonNegativeFloat = 0.0
-    """Epochs of linear warm-up, at every step, before the schedule proper."""
+    """Number of epochs of linear warm-up, updated at every step, before the schedule."""
     warmup_at_most: PositiveShare = 1.0
-    """The largest share of the run that warm-up may take, so that a shortened run keeps room for the rest."""
+    """Upper limit of the warm-up, as a share of the run, so that short runs keep most of the
+    schedule."""
     warmup_start_share: NonNegativeFloat = 0.0
-    """Where the warm-up starts, as a share of the learning rate (SwAV: 0.3 / 4.8)."""
+    """Initial learning rate of the warm-up, as a share of the learning rate (SwAV: 0.3 / 4.8)."""
 
     def warmup_length(self, epochs: int) -> float:
-        """Epochs of warm-up in a run of `epochs`."""
+        """Return the number of warm-up epochs in a run of `epochs`."""
         return min(self.warmup_epochs, self.warmup_at_most * epochs)
 
     def check(self, epochs: int) -> None:
-        """Raise ConfigError if the warm-up leaves nothing of a run of `epochs`."""
+        """Raise ConfigError if the warm-up takes the whole run of `epochs`."""
         if self.warmup_length(epochs) >= epochs:
-            message = f"a warm-up of {self.warmup_epochs:g} epochs does not fit a run of {epochs}; shorten it"
+            message = f"{self.warmup_epochs:g} epochs are too long for a run of {epochs}; use fewer"
             raise ConfigError([("schedule.warmup_epochs", message)])
 
 
 def learning_rate_share(
     config: ScheduleConfig, step: int, epochs: int, steps_per_epoch: int
 ) -> float:
-    """The share of the learning rate at an absolute step, 0 … epochs · steps_per_epoch − 1.
+    """Return the share of the learning rate at an absolute step, 0 … epochs · steps_per_epoch − 1.
 
-    cosine: f + (1 − f) · ½ (1 + cos(π · t / T)), f the final share; t and T count epochs or steps after the warm-up.
-    MoCo's is t = e = 0 … E − 1, T = E. steps: γ^(milestones passed). Warm-up over w = warmup_epochs · steps_per_epoch
-    points, both ends included: s + (1 − s) · step / (w − 1) (F4, F10, F11).
+    cosine: f + (1 − f) · ½ (1 + cos(π · t / T)), f the final share; t and T count epochs or steps
+    after the warm-up. MoCo: t = e = 0 … E − 1, T = E.
+    steps: γ^(milestones passed).
+    Warm-up over w = warmup_epochs · steps_per_epoch points, both ends included: s + (1 − s) · step
+    / (w − 1) (F4, F10, F11).
     """
     warmup_epochs = config.warmup_length(epochs)
     warmup = round(warmup_epochs * steps_per_epoch)

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a training, and continuing from it."""
+"""The state of a training for a checkpoint, and resuming from it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 def state_of(trainer: Trainer) -> State:
-    """Everything that the steps to come depend on; all randomness is a function of the step."""
+    """Return everything that later steps depend on. Random states are not needed: randomness is a
+    function of the step."""
     return {
         "method": trainer.objective.method.checkpoint(),
         "optimizer": trainer.optimizer.optimizer.state_dict(),
@@ -33,17 +34,18 @@ def state_of(trainer: Trainer) -> State:
 
 
 def restore(trainer: Trainer, state: State) -> list[str]:
-    """Continue from a checkpoint's state; returns warnings. Raises UserError if experiment or data have changed."""
+    """Resume from a checkpoint's state; return warnings. Raises UserError if experiment or data
+    have changed."""
     changed = None
     if state["fingerprint"] != trainer.fingerprint:
-        changed = "config.yaml has changed, or the images have,"
+        changed = "config.yaml or the images have changed"
     elif state["steps_per_epoch"] != trainer.steps_per_epoch:
         changed = "the data has changed"
     if changed is not None:
-        problem = f"{changed} since the checkpoint at step {state['step']}: continuing would be another experiment"
-        raise UserError(f"{problem}; restore what changed, or start a new run with 'hexa pretrain'")
+        problem = f"{changed} since the checkpoint at step {state['step']}"
+        raise UserError(f"{problem}; undo the change, or start a new run with 'hexa pretrain'")
     trainer.objective.method.restore(state["method"])
-    # copied, because the loaded tensors may be memory-mapped
+    # copy, because the loaded tensors may be memory-mapped
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
     trainer.step = state["step"]
     trainer.seconds = state["seconds"]
@@ -56,5 +58,5 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.scoring.best.state = state["best"]
     before = state["world_size"]
     now = processes.world_size()
-    what = "what follows is equal up to rounding and the draws of each process for its own images"
+    what = "results differ by rounding and by the random draws of each process for its images"
     return [] if before == now else [f"{before} processes before, {now} now: {what}"]

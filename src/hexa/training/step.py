@@ -1,4 +1,4 @@
-"""One step of training: the trainer takes it, and whatever measures what training costs takes the same."""
+"""One training step, for the trainer and for all measurements of its cost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hexa.training.optimizers import ScheduledOptimizer
 
 
 def prepared(batch: Batch, channels_last: bool) -> Batch:
-    """The batch in the layout that its network wants. Seeds stochastic layers (dropout) for this step and process."""
+    """Return the batch in the network's memory layout, and seed stochastic layers (dropout) for
+    this step and process."""
     torch.manual_seed(batch.stream.child("layers", processes.rank()).integer())
     if not channels_last or batch.crops[0].ndim != 4:  # tokens have no channels to move
         return batch
@@ -33,15 +34,17 @@ def step(
     seen: Callable[[Term], object] = lambda term: None,
     ready: Callable[[], object] = lambda: None,
 ) -> None:
-    """Step `number`, counted from 0, on a prepared batch: backward of all terms, update, commit.
+    """Take step `number`, counted from 0, on a prepared batch: backward of all terms, update,
+    commit.
 
-    seen: called with each term after its backward. ready: called when all gradients are there and its
-    weights have not changed yet; may raise.
+    seen: called with each term after its backward.
+    ready: called when all gradients exist and the weights have not changed yet; may raise.
     """
-    # let the parameters learn that do so in this epoch
+    # enable gradients of the parameters that learn in this epoch
     optimizer.thaw(number // optimizer.steps_per_epoch)
-    # back-propagate one term after another: clean, adversarial, cut-mixed …; each frees its graph before the next is built
-    # (an outer autocast, although off, has the inner ones cast each weight once for all terms)
+    # back-propagate one term after another: clean, adversarial, cut-mixed …
+    # each frees its graph before the next is built; the outer autocast is off, but inside it each
+    # weight is cast once for all terms
     with torch.autocast(batch.crops[0].device.type, enabled=False):
         for term in objective.losses(batch):
             term.loss.backward()  # type: ignore[no-untyped-call]
@@ -49,7 +52,7 @@ def step(
     # average the gradients over all processes, once
     processes.average_gradients(optimizer.parameters)
     ready()
-    # set the rates of this step, update the weights, drop the gradients
+    # set the rates of this step, update the weights, delete the gradients
     optimizer.step(number)
-    # let the method remember the step: momentum twin, queue, bank, prototypes
+    # update the state of the method: momentum twin, queue, bank, prototypes
     objective.commit(batch)

@@ -1,7 +1,8 @@
-"""Where a run reports to besides its own files: TensorBoard, and by one field Weights & Biases.
+"""Trackers that mirror the metrics of a run: TensorBoard, and optionally Weights & Biases.
 
-Account and project come from its own settings: WANDB_PROJECT (default: hexa), WANDB_MODE=offline, `wandb login`. A run
-stores its id in tracker.json, and continues under it when it is resumed.
+Account and project come from the tracker's own settings: WANDB_PROJECT (default: hexa),
+WANDB_MODE=offline, `wandb login`. A run stores its id in tracker.json and keeps it when it is
+resumed.
 """
 
 from __future__ import annotations
@@ -29,28 +30,30 @@ _REMEDY = "log in with 'wandb login', or set WANDB_MODE=offline"
 
 
 class Tracker(Protocol):
-    """One run at a tracker. Any method may fail: the journal then drops the tracker, and training goes on."""
+    """A run at a tracker. Any method may fail: the journal then drops the tracker, and training
+    continues."""
 
     identity: str
-    """The id by which the run is found again."""
+    """Id of the run at the tracker, for resuming it."""
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Metrics of one step."""
+        """Send the metrics of one step."""
 
     def finish(self, state: State) -> None:
-        """The end of this session."""
+        """End this session."""
 
 
 def check(name: Name | None) -> None:
-    """Raise ConfigError if the package of a tracker isn't installed: before anything else is done."""
+    """Raise ConfigError if the package of a tracker is not installed; called before anything else
+    is done."""
     if name is not None and importlib.util.find_spec(name) is None:
-        raise _problem(f"{name} is not installed; install it ({install_extra(name)}), or give none")
+        raise _problem(f"{name} is not installed; install it ({install_extra(name)}) or use none")
 
 
 def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
-    """Begin the run of a folder, or continue it if it is resumed. Raises ConfigError if the tracker can't.
+    """Start a tracked run, or resume it. Raises ConfigError if the tracker fails.
 
-    fields: its configuration by dotted path.
+    fields: the configuration by dotted path.
     """
     noted: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):
@@ -60,7 +63,7 @@ def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = F
         write_text(folder / FILE, json.dumps({**noted, name: made.identity}) + "\n")
     except Exception as error:
         why = reason(error, 300) or type(error).__name__
-        raise _problem(f"{name} can't begin ({why}); {_REMEDY}") from error
+        raise _problem(f"{name} did not start ({why}); {_REMEDY}") from error
     return made
 
 
@@ -69,7 +72,7 @@ def _problem(message: str) -> ConfigError:
 
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:
-    """Those of the values that are finite numbers."""
+    """Return the values that are finite numbers."""
     found = {}
     for name, value in values.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -92,7 +95,7 @@ class Wandb:
             resume="allow",
             dir=str(folder),
             config=dict(fields),
-            settings=wandb.Settings(console="off"),  # the terminal is the progress bar's
+            settings=wandb.Settings(console="off"),  # the progress bar owns the terminal
         )
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -104,9 +107,10 @@ class Wandb:
 
 
 class TensorBoard:
-    """A tracker that writes event files into a folder. A resumed run hides what came after the step it continues from.
+    """A tracker that writes event files into a folder. A resumed run hides events after its first
+    step.
 
-    torch's writer would do it in a thread that prints a traceback when the disk is full.
+    torch's writer is not used, because its thread prints a traceback when the disk is full.
     """
 
     identity = "tensorboard"
@@ -117,7 +121,7 @@ class TensorBoard:
         self._file: Any = None
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        # imported at the first line, not before the first step: it takes a second
+        # imported at the first log line because the import takes a second
         from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 

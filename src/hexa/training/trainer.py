@@ -1,4 +1,4 @@
-"""The loop around an objective. It knows the contract of `hexa.core` and no method by name."""
+"""The training loop. It uses the contract of `hexa.core` and knows no method by name."""
 
 from __future__ import annotations
 
@@ -30,35 +30,36 @@ from hexa.training.step import prepared
 
 @dataclass
 class Trainer:
-    """Trains, logs, saves; `run` returns at the end or raises Interrupted or NonFiniteError.
+    """Trains, logs and saves; `run` returns at the end, or raises Interrupted or NonFiniteError.
 
-    Every process holds a trainer; only the main one writes.
+    Every process has a trainer; only the main one writes.
     """
 
     objective: Objective
-    """The method, its hard examples, and how a step is made of them."""
+    """The method, its hard examples and their loss terms."""
     optimizer: ScheduledOptimizer
-    """Holds the schedule, and so the number of steps."""
+    """The optimizer with its schedule and the number of steps."""
     loader: PretrainLoader
-    """The batches of an epoch from any step on."""
+    """Yields the batches of an epoch from any step on."""
     config: TrainingConfig
-    """How often to log, monitor and save."""
+    """Intervals of logging, monitoring and saving."""
     device: torch.device
-    """Where the method's tensors are."""
+    """Device of the method's tensors."""
     folder: Path | None = None
-    """The run's folder; None writes no checkpoints."""
+    """Folder of the run; with None the trainer writes no checkpoints."""
     journal: Journal = field(default_factory=Journal)
-    """Takes metrics, events and warnings; by default none are kept."""
+    """Receives metrics, events and warnings; the default discards them."""
     fingerprint: str = ""
-    """A hash of all that decides the trajectory; a checkpoint with another one is refused."""
+    """Hash of everything that determines the trajectory; a checkpoint with another hash is
+    refused."""
     scoring: Scoring = field(default_factory=Scoring)
-    """When the frozen features are scored, and which weights are kept; by default never."""
+    """Schedule of the scores and the weights to keep; the default never scores."""
     watch: Watch = field(default_factory=lambda: Watch(None, None))
     """Warns about collapse and other bad signs in the metrics."""
     step: int = field(default=0, init=False)
-    """Finished steps."""
+    """Number of finished steps."""
     seconds: float = field(default=0.0, init=False)
-    """Training time of earlier sessions."""
+    """Training time of earlier sessions in seconds."""
 
     def __post_init__(self) -> None:
         self.steps_per_epoch = self.loader.steps_per_epoch
@@ -74,7 +75,7 @@ class Trainer:
 
     @property
     def epoch(self) -> float:
-        """Epochs that are done."""
+        """Number of finished epochs."""
         return self.step / self.steps_per_epoch
 
     @property
@@ -84,28 +85,28 @@ class Trainer:
 
     @torch.enable_grad()
     def run(self) -> None:
-        """Train to the end from wherever the state stands, also if the caller has turned gradients off."""
+        """Train from the current state to the end, even if the caller has disabled gradients."""
         method = self.objective.method
         reporter = self.journal.reporter
         reporter.begin(self.total_steps, self.step)
         with closing(reporter), self._interrupts:
             self._begin()
             while self.step < self.total_steps:
-                # let the method prepare the epoch: cluster, for instance
+                # let the method prepare the epoch, for example by clustering
                 epoch, start = divmod(self.step, self.steps_per_epoch)
                 method.train()
                 if start == 0:
                     self._start_epoch(epoch)
                 for batch in self.loader.epoch(epoch, start):
-                    # back-propagate every term, update the weights, let the method remember the step
+                    # back-propagate every term, update the weights, update the method's state
                     self._train_step(prepared(batch, self.config.channels_last))
-                    # fit the number of steps to the time, if it is limited
+                    # adjust the number of steps to the time limit, if there is one
                     self._fit_to_time()
                     reporter.step(self.step, self.total_steps)
                     # save first, then score the features
                     self._save_if_due()
                     self._monitor_if_due()
-                    # stop at a good score, or if asked to
+                    # stop if the scores or a signal ask for it
                     self._end_if_due()
                     self._stop_if_asked()
                     if self.step == self.total_steps:
@@ -114,7 +115,7 @@ class Trainer:
                 self._compare_attacks(batch)
 
     def _begin(self) -> None:
-        """Start the clock, and make up for what was due when the run was stopped."""
+        """Start the clock, and do the work that was due when the previous session stopped."""
         self.clock.start(self.seconds)
         self._first = self.step
         self._limit: TimeLimit | None = None
@@ -125,10 +126,11 @@ class Trainer:
         self._end_if_due(self.journal.there)
 
     def _start_epoch(self, epoch: int) -> None:
-        """Call the method between two epochs; its time counts as training.
+        """Call the method's `start_epoch`; its time counts as training.
 
-        A pass over the data may take long: a process that is alone saves its state first, and stops in the middle if
-        it is asked to. Several, which may see different numbers of batches there, stop after the next step.
+        A pass over the data may take long. A single process saves first and can stop in the middle.
+        With several processes, which may have different numbers of batches in this pass, a stop
+        waits for the next step.
         """
         method = self.objective.method
 
@@ -148,7 +150,7 @@ class Trainer:
             self.warn(self.watch.epoch(facts))
 
     def _train_step(self, batch: Batch) -> None:
-        """Take a step, and log it if it is due."""
+        """Take a step, and log it if a log line is due."""
         done = self.step + 1
         logs = done % self.config.log_every == 0 or done == self.total_steps
         for name in self.objective.starting(self.step):
@@ -156,7 +158,7 @@ class Trainer:
 
         def ready(taken: Taken) -> None:
             self.window.add(taken.losses, taken.total, done)
-            if self.device.type == "cpu":  # there the check is free: stop before weights change
+            if self.device.type == "cpu":  # on a CPU the check is free: stop before weights change
                 self._raise_if_not_finite()
 
         taken = self.steps.take(batch, self.step, logs, ready)
@@ -166,16 +168,17 @@ class Trainer:
             self._log(taken.facts)
 
     def _log(self, seen: StepFacts) -> None:
-        """One line of metrics: losses as means since the last one, all else of this step. Here the device is read.
+        """Write one log line: losses are means since the last line, all other values are of this
+        step. Synchronises.
 
-        Losses, accuracies and the facts that terms note are means over processes.
+        Losses, accuracies and the terms' facts are means over processes.
         """
         facts = {**self.window.means(), **seen.facts, **seen.spread()}
         values = torch.stack([value.to(self.device, torch.float32) for value in facts.values()])
         read = processes.all_gather(values[None]).mean(0).tolist()
         seconds, waited = self.clock.lap()
         seconds = max(seconds, 1e-9)
-        # some steps of the window may be of an earlier session
+        # some steps of the window may belong to an earlier session
         steps = min(self.window.count, self.step - self._first)
         line = {
             "epoch": self.epoch,
@@ -192,7 +195,8 @@ class Trainer:
 
     @property
     def _may_agree(self) -> bool:
-        """True if processes may ask each other; on a GPU that makes the host wait, so only now and then."""
+        """True if processes may communicate at this step; on a GPU this makes the host wait, so
+        only every tenth step."""
         return processes.world_size() == 1 or self.device.type == "cpu" or self.step % 10 == 0
 
     def _fit_to_time(self) -> None:
@@ -204,12 +208,12 @@ class Trainer:
             )
             reporter.end = self._limit.end
             if sets != self.loader.sets:
-                reporter.say(f"steps are slow: {sets} passes have new views, others repeat them")
+                reporter.say(f"steps are slow: only {sets} passes have new views, others repeat")
             self.optimizer.total_steps = processes.of_main(total, self.device)
             self.loader.sets = sets and processes.of_main(sets, self.device)
 
     def _save_if_due(self) -> None:
-        """Save at the end, after the epochs that are due, and after the steps that are due."""
+        """Save at the end of the run and at the configured epochs and steps."""
         config = self.config
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         intervals = [config.checkpoint_every, config.keep_every or config.checkpoint_every]
@@ -221,8 +225,10 @@ class Trainer:
     def _monitor_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
         """Run the monitor at its epochs and at the end; its time does not count as training.
 
-        A run that continues from a step that is monitored begins with it: it may have been stopped after it had saved.
-        there: what the journal has of this step; if a monitor is among it, only watch and scoring are told again.
+        A resumed run first runs a monitor that is due at its step, because the previous session may
+        have stopped right after saving.
+        there: log lines of this step; if they include a monitor score, only watch and scoring are
+        updated from it.
         """
         every = self.scoring.every
         if self.scoring.monitor is None or not every or not self.step:
@@ -241,27 +247,28 @@ class Trainer:
         self._score_seconds = self.clock.pauses - began
 
     def _run_monitor(self, monitor: Monitor) -> None:
-        """Score the features; a monitor that fails is a warning."""
+        """Score the features; if the monitor fails, warn."""
         percent = None
         with self.journal.looking("the k-NN monitor", self.step), processes.alone():
             percent = monitor(lambda message: self.warn([message]))
         self.objective.method.train()
         if percent is None:
             return
-        # warn first: if there is a line of the monitor, there are its warnings
+        # log warnings first: a logged score then always has its warnings
         self.warn(self._judge(percent))
         facts = {"epoch": self.epoch, "seconds": self.clock.total, "knn": percent}
         self.journal.write("monitor", self.step, **facts)
         self.journal.reporter.say(f"epoch {self.epoch:g}: knn {percent:.2f} %")
 
     def _judge(self, percent: float) -> list[str]:
-        """Keep the weights if they are the best so far; returns what the watch has to say of the score."""
+        """Keep the weights if they are the best so far; return the warnings about the score."""
         if self.scoring.best.judge(percent, self.step):
             self.scoring.keep()
         return self.watch.knn(percent)
 
     def _end_if_due(self, there: Sequence[Mapping[str, Any]] = ()) -> None:
-        """End early after an epoch, if the scores say so, or did when a run that continues was stopped."""
+        """End early after an epoch if the scores ask for it, or if the log says that the previous
+        session ended."""
         if self.step % self.steps_per_epoch or not 0 < self.step < self.total_steps:
             return
         why = self.scoring.best.ending(self.steps_per_epoch)
@@ -273,7 +280,7 @@ class Trainer:
             self._ended = self.step
 
     def _stop_if_asked(self) -> None:
-        """Save and raise Interrupted if a signal has asked any process to stop."""
+        """Save and raise Interrupted if any process received a stop signal."""
         if self.step == self.total_steps or not self._may_agree:
             return
         number = self._interrupts.agreed(self.device)
@@ -283,22 +290,21 @@ class Trainer:
             raise Interrupted(number, self.step, self.folder)
 
     def warn(self, messages: Iterable[str]) -> None:
-        """Write warnings down and show them."""
+        """Log warnings and show them."""
         self.journal.warn(self.step, messages)
 
     def _list_problems(self) -> None:
-        """List the images that could not be read, at the end of the epoch in which they were met."""
+        """Warn about unreadable images at the end of the epoch in which they were found."""
         new = [problem for problem in self.loader.problems if problem not in self._problems]
         if new:
             self._problems.update(new)
             listed = some(new, "; ", 10)
-            message = (
-                f"{len(new)} of the images could not be read, and others replace them: {listed}"
-            )
+            message = f"{len(new)} images could not be read and are replaced by others: {listed}"
             self.warn([message])
 
     def _compare_attacks(self, batch: Batch) -> None:
-        """At the end of an epoch, warn of attacks that its last batch resists while it falls to stronger ones."""
+        """At the end of an epoch, warn if the network resists an attack on the last batch but not
+        its stronger version."""
         with self.clock.paused():
             pairs = one_step_and_many(self.objective, prepared(batch, self.config.channels_last))
             for name, (one, many) in pairs.items():
@@ -316,7 +322,8 @@ class Trainer:
         return error
 
     def save(self) -> None:
-        """Write a checkpoint of this step, unless there is one. Raises NonFiniteError rather than save a bad state."""
+        """Write a checkpoint of this step unless it exists. Raises NonFiniteError instead of saving
+        a bad state."""
         if self.folder is None or self.saved_step == self.step:
             return
         with self.clock.paused():

@@ -1,4 +1,4 @@
-"""Every image once, as evaluation sees it; decoded by worker processes if that takes long."""
+"""Iterates over all images in the form of evaluation; worker processes decode large images."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from hexa.data.sources.source import ArraySource, Source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.ops.photometric import to_device
 
-#: Bytes of decoded images that are transformed together at most.
+#: Maximum number of bytes of decoded images that are transformed together.
 _TOGETHER = 2**22
-#: Images of one kind can be stacked.
+#: Images of equal shape and type can be stacked.
 _kind = operator.attrgetter("shape", "dtype")
-#: Images [n, C, S, S] and their positions [n]; empty if none of a batch can be read.
+#: Images [n, C, S, S] and their positions [n]; empty if no image of the batch is readable.
 Made = list[tuple[Tensor, Tensor]]
 
 
 @dataclass
 class Look:
-    """Something to keep of every decoded image, before it is transformed.
+    """A function that is applied to every decoded image before the transform, and its results.
 
-    see: returns it for an image [C, H, W]; runs in the processes that decode. found: takes it in, by position.
+    see: the function of an image [C, H, W]; it runs in the worker processes. found: results by position.
     """
 
     see: Callable[[Tensor], Any]
@@ -67,7 +67,7 @@ class _EvaluationPlan(Dataset[tuple[Made, Problems, dict[int, Any]]]):
                 continue
             if self.see is not None:
                 seen[position] = self.see(image)
-            # transforming small images together is faster; a batch of large ones would fill the memory
+            # transforming small images together is faster, but a batch of large images would fill the memory
             new = _kind(image) != _kind(next(iter(same.values()), image))
             if new or len(same) * image.numel() > _TOGETHER:
                 transform()
@@ -90,16 +90,17 @@ def evaluation_stream(
     share: tuple[int, int] = (0, 1),
     look: Look | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Batches of transformed images and their positions, in order: of all images, or `positions`, that can be read.
+    """Yield batches of transformed images and their positions, in order; unreadable images are left out.
 
-    problems: takes in what is unreadable; UserError lists it if its share of the source exceeds `tolerance`. share:
-    (r, n), only every n-th batch, starting at batch r. look: what else to keep of the images.
+    problems: receives the unreadable images; a UserError lists them if their share of the source exceeds `tolerance`.
+    positions: positions of the images (default: all). share: (r, n) yields every n-th batch, starting at batch r. look:
+    function to apply to the decoded images.
     """
     if num_workers is None:
         image = first_image(source)
         cheap = (
             isinstance(source, ArraySource) or image is None or image.shape[1] <= 64
-        )  # cheaper than handing over
+        )  # decoding is cheaper than transfer between processes
         num_workers = 0 if cheap else choose_workers(None, device)
     plan = _EvaluationPlan(
         source,
@@ -129,11 +130,11 @@ def evaluation_batches(
     share: tuple[int, int] = (0, 1),
     look: Look | None = None,
 ) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-    """All images once, in order: (images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions int64 [B]).
+    """Yield all images once, in order: images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions [B].
 
-    Images and labels are on `device`, positions on the CPU. Unreadable images are left out and entered in `problems`;
-    if their share exceeds `tolerance`, UserError lists them. share: (r, n) gives only every n-th batch, starting at
-    batch r, so that n processes share the work. look: what else to keep of the images.
+    Images and labels are on `device`, positions (int64) on the CPU. Unreadable images are left out and entered in
+    `problems`; a UserError lists them if their share exceeds `tolerance`. share: (r, n) yields every n-th batch, starting
+    at batch r, so that n processes share the work. look: function to apply to the decoded images.
     """
     problems = {} if problems is None else problems
     target = torch.device(device)
@@ -143,6 +144,6 @@ def evaluation_batches(
         source, transform, batch_size, *how, share=share, look=look
     ):
         chosen = None if labels is None else to_device(labels[index], target)
-        # one pass over the pixels, into the memory layout that networks prefer
+        # one pass over the pixels converts type and memory format
         pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
         yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index

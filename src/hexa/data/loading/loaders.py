@@ -1,4 +1,4 @@
-"""Batches for training and evaluation, a function of the seed alone, whatever the number of processes or workers."""
+"""Batches for training. They depend on the seed alone, not on the number of processes or workers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ from hexa.ops.photometric import to_device, unit
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
+#: Default limit in bytes for images that are kept on the device.
 RESIDENT_LIMIT_BYTES = 4 * 2**30
 
 
 def check_batch_size(batch: int, images: int, data: str) -> None:
-    """Raise ConfigError for a global batch of more images than there are, or not divisible by the processes."""
+    """Raise ConfigError if the global batch exceeds the number of images, or is not divisible by the processes."""
     world = processes.world_size()
     if batch > images:
         raise ConfigError(
@@ -46,18 +47,17 @@ def check_batch_size(batch: int, images: int, data: str) -> None:
 class PretrainLoader:
     """Batches of views for pre-training.
 
-    A source of images of one size that fits into `resident_limit_bytes` is decoded once and kept on the device,
-    where views are made in batches. Otherwise worker processes decode every image once a step and cut its crops;
-    colours follow on the device.
+    Images of one size that fit into `resident_limit_bytes` are decoded once and kept on the device, where views are made
+    in batches. Otherwise, worker processes decode every image once per step and cut its crops, and the device applies
+    colour operations.
 
-    batch_size: over all processes. num_workers: None chooses. tolerance: if a larger share of the images is unreadable,
-    UserError lists them; fewer are replaced by their neighbours and appear in `problems`. Raises UserError if the
-    batch is larger than the data or not a multiple of the number of processes.
-
-    sets: epochs whose batches are
-    drawn, None for all; later epochs repeat them. remember: makes of a batch what is to be trained on, once for all
-    epochs that repeat it, while what is remembered fits into `resident_limit_bytes`.
-    wait_seconds: total time the caller waited for batches (on a GPU: until they were queued).
+    batch_size: batch size over all processes. num_workers: number of worker processes (default: chosen for the machine).
+    tolerance: a UserError lists the unreadable images if their share is larger; otherwise, neighbours replace unreadable
+    images, and `problems` lists them. sets: number of epochs with new batches, which later epochs repeat (default: all
+    epochs). remember: function from a batch to the batch to train on, such as cached activations; it is called once for
+    all epochs that repeat the batch, as long as the results fit into `resident_limit_bytes`. wait_seconds: total time
+    that the caller has waited for batches (on a GPU: until they were queued). Raises UserError if the batch is larger
+    than the data or not a multiple of the number of processes.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class PretrainLoader:
         self._num_workers = num_workers
         self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance)
         self.resident = self.store is not None
-        """Whether the images are kept on the device."""
+        """True if the images are kept on the device."""
         self._problems: dict[int, str] = {} if self.store is None else self.store.problems
         self._crops = self._crop_stream(stream)
 
     def _crop_stream(self, stream: Stream, stop: int | None = None) -> workers.CropStream | None:
-        """The crops that workers cut for the steps of a stream; None if the images are on the device."""
+        """Return the crops of worker processes for the steps of a stream; None if the images are on the device."""
         if self.resident:
             return None
         plan = workers.CropPlan(self.source, self.views, self.batch_size, stream, self.rows)
@@ -105,14 +105,14 @@ class PretrainLoader:
 
     @property
     def problems(self) -> list[str]:
-        """One line for each image that could not be read so far."""
+        """A line for each image that has been found unreadable."""
         return stores.describe_problems(self.source, self._problems)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """The batches of an epoch, starting at any of its steps without replaying those before.
+        """Yield the batches of an epoch, starting at any step without computing earlier steps.
 
-        Their order is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. This process gets
-        its block of every global batch.
+        The order of images is a permutation drawn from (seed, epoch); the last, incomplete batch is dropped. Each
+        process gets its block of every global batch.
         """
         first = (epoch if self.sets is None else epoch % self.sets) * self.steps_per_epoch
         batches = None
@@ -136,7 +136,7 @@ class PretrainLoader:
             )
 
     def _kept(self, batch: Batch) -> Batch:
-        """Replace a batch that was drawn by what `remember` makes of it, and keep that if there is room."""
+        """Apply `remember` to a new batch, and cache the result if there is memory for it."""
         if self.remember is not None:
             batch = self.remember(batch)
             self._room -= sum(crop.nbytes for crop in batch.crops)
@@ -147,9 +147,9 @@ class PretrainLoader:
     def passes(
         self, epoch: int, prepare: Callable[[Batch], Batch] = lambda batch: batch
     ) -> EpochPasses:
-        """Passes over the data for a method to use before the first step of this epoch.
+        """Return passes over the data for a method to use before the first step of an epoch.
 
-        prepare: called with each batch; what it returns is given to the method.
+        prepare: function that is applied to each batch of a pass.
         """
         return EpochPasses(self, epoch, prepare)
 
@@ -160,7 +160,7 @@ class PretrainLoader:
         start_step: int,
         crops: workers.CropStream | None,
     ) -> Iterator[Batch]:
-        """The batches of an epoch of `stream`; `crops` come from workers if the images are not on the device."""
+        """Yield the batches of an epoch of `stream`. crops: crops of worker processes; None if images are on the device."""
         if crops is None:
             order = workers.epoch_order(stream, epoch, len(self.source))
         for step in range(start_step, self.steps_per_epoch):
@@ -169,7 +169,7 @@ class PretrainLoader:
             if crops is None:
                 images, index = self.stored(order, step)
                 made = self.views(images, own, self.rows)
-                del images  # not kept while the batch is used
+                del images  # frees the images while the batch is in use
             else:
                 cut, index, problems = crops.take(number)
                 stores.check_problems(self.source, self._problems, self.tolerance, *problems)
@@ -178,7 +178,7 @@ class PretrainLoader:
             yield Batch(made, to_device(index, self.device), own, number)
 
     def stored(self, order: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """The images of a step on the device, and their positions."""
+        """Return the images of a step on the device, and their positions."""
         assert self.store is not None
         first = step * self.batch_size
         index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
@@ -186,7 +186,7 @@ class PretrainLoader:
         return self.store.take(index), index
 
     def close(self) -> None:
-        """End the workers, which otherwise end with the loader or the process."""
+        """End the worker processes, which otherwise end with the loader or the main process."""
         if self._crops is not None:
             self._crops.close()
 
@@ -194,8 +194,8 @@ class PretrainLoader:
 class EpochPasses:
     """Passes over the data of a PretrainLoader outside of training: `hexa.core.Passes`.
 
-    labels: classes of all images, int64 [N] on the CPU, or None. stream: for the method's own randomness; the streams
-    of the passes differ from it, from each other, and from those of training steps.
+    labels: classes of all images, int64 [N] on the CPU, or None. stream: random stream for the method; it differs from
+    the streams of the passes and of training steps.
     """
 
     def __init__(
@@ -209,9 +209,9 @@ class EpochPasses:
         self.stream = self._stream.child("method")
 
     def views(self) -> Iterator[Batch]:
-        """This process's share of a pass in freshly drawn views and order, the same in every call.
+        """Yield this process's share of a pass, with new views and order, which are equal in every call.
 
-        The last batch is dropped if incomplete. `Batch.step` counts the batches of the pass.
+        An incomplete last batch is dropped. `Batch.step` counts the batches of the pass.
         """
         loader = self._loader
         stream = self._stream.child("views")
@@ -220,10 +220,10 @@ class EpochPasses:
             yield from map(self._prepare, loader._batches(stream, 0, 0, crops))
 
     def images(self) -> Iterator[Batch]:
-        """This process's share of all readable images once, in order, as float [b, C, S, S].
+        """Yield this process's share of all readable images once, in order, as float [b, C, S, S].
 
-        Images are as evaluation sees them at the size of the first views. Shares are blocks of positions whose lengths
-        differ by at most one.
+        Images are prepared as in evaluation, at the size of the first views. Shares are blocks of positions whose
+        lengths differ by at most one.
         """
         loader = self._loader
         stream = self._stream.child("images")
@@ -239,7 +239,7 @@ class EpochPasses:
             yield self._prepare(batch)
 
     def _read(self, share: range, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images at these positions that can be read, as evaluation sees them, and their positions."""
+        """Yield readable images of `share`, prepared as in evaluation, and their positions."""
         loader = self._loader
         store = self._loader.store
         transform = EvaluationTransform(loader.views.config.size)

@@ -1,4 +1,4 @@
-"""Mean and standard deviation of each channel over a source."""
+"""Measures mean and standard deviation of each channel of a source."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from hexa.data.sources.pil import quiet
 from hexa.data.sources.source import Source
 from hexa.ops.photometric import unit
 
-#: Images that are measured, evenly spread over the source.
+#: Number of measured images, evenly spread over the source.
 _IMAGES = 2048
-#: Sides above this many pixels are sub-sampled.
+#: Sides of more pixels are sub-sampled.
 _SIDE = 1024
 Statistics = tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def measured(source: Source) -> Statistics:
-    """Mean and standard deviation of each channel, pixels in [0, 1], to four digits.
+    """Return mean and standard deviation of each channel, for pixels in [0, 1], with four digits.
 
-    μ_c = E_i E_p x, σ_c² = E_i E_p x² − μ_c² over the pixels p of each image i, for at most 2,048 images, and every
-    k-th row and column of large ones. Unreadable images are skipped. Raises UserError if no image can be read.
+    μ_c = E_i E_p x, σ_c² = E_i E_p x² − μ_c² over the pixels p of each image i, for at most 2,048 images; large images
+    are sampled at every k-th row and column. Unreadable images are skipped. Raises UserError if no image is readable.
     """
     count = min(len(source), _IMAGES)
     positions = [number * len(source) // count for number in range(count)]
 
     def moments(position: int) -> Tensor | str:
-        """E_p x and E_p x², [2, C], or why the image cannot be read."""
+        """Return E_p x and E_p x², [2, C], or the reason why the image is unreadable."""
         try:
             image = source.decode(position)
         except DecodeError as error:

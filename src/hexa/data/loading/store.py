@@ -1,4 +1,4 @@
-"""Keeps a source of images of one size that fits into memory as one tensor on the device."""
+"""Keeps small sources with images of one size as one tensor on the device."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from hexa.runtime.cores import usable_cores
 
 Value = TypeVar("Value")
 _BLOCK = 256
-#: Views of resident images are products with matrices over whole sides, which longer strips make slow and large.
+#: Longest side of resident images, because views of them use matrices over whole sides.
 _LONGEST_SIDE = 2**14
 
 
 class UnreadableImages(UserError):
-    """More images than allowed cannot be read; in a run they were perhaps removed since its beginning."""
+    """More images than allowed are unreadable, for example because they were deleted during a run."""
 
 
 class ImageStore:
     """All images of a source, decoded once.
 
-    images: uint8, uint16 or float32 [N, C, H, W] on the device. problems: why images could not be read, by position.
-    stand_in: [N] on the CPU, the position of the image to show for each: its own, or that of the next readable one.
+    images: uint8, uint16 or float32 [N, C, H, W] on the device. problems: reasons for unreadable images, by position.
+    stand_in: [N] on the CPU; for each image its own position or, if it is unreadable, that of the next readable image.
     """
 
     def __init__(self, images: Tensor, problems: Mapping[int, str]) -> None:
@@ -44,7 +44,7 @@ class ImageStore:
         self.stand_in = readable[following % len(readable)]
 
     def take(self, index: Tensor) -> Tensor:
-        """The images at `index` (on the device), [B, C, H, W]: uint8, or float in [0, 1]."""
+        """Return the images at `index` (on the device), [B, C, H, W]: uint8, or float in [0, 1]."""
         images = self.images
         if images.dtype == torch.uint16:  # index_select does not support it on every device
             return unit(images.view(torch.int16).index_select(0, index).view(torch.uint16))
@@ -54,9 +54,9 @@ class ImageStore:
     def of(
         cls, source: Source, device: torch.device, limit_bytes: float, tolerance: float
     ) -> ImageStore | None:
-        """The store of a source; None if its images differ in size or type, are strips, or exceed `limit_bytes`.
+        """Return the store of a source; None if images differ in size or type, are long strips, or exceed `limit_bytes`.
 
-        tolerance: if a larger share of the images is unreadable, UserError lists them.
+        tolerance: a UserError lists the unreadable images if their share is larger.
         """
         first = first_image(source)
         if first is None or first.nbytes * len(source) > limit_bytes:
@@ -93,7 +93,7 @@ class ImageStore:
 
 
 def first_image(source: Source) -> Tensor | None:
-    """The first image that can be read, or None."""
+    """Return the first readable image; None if no image is readable."""
     with suppress(UserError):
         return readable(source, 0, source.decode, [])[1]
     return None
@@ -102,10 +102,10 @@ def first_image(source: Source) -> Tensor | None:
 def readable(
     source: Source, wanted: int, read: Callable[[int], Value], problems: list[tuple[int, str]]
 ) -> tuple[int, Value]:
-    """The position of image `wanted`, or of the next one that can be read, and what `read` makes of that position.
+    """Return position and `read(position)` of image `wanted` or, if it is unreadable, of the next readable image.
 
-    problems: takes in the positions before it, and why they cannot be read. Raises UserError if a hundred images in a
-    row, or all, cannot be read.
+    problems: receives the unreadable positions with reasons. Raises UserError if a hundred images in a row, or all
+    images, are unreadable.
     """
     first = ""
     tried = min(100, len(source))
@@ -122,8 +122,9 @@ def readable(
 def check_problems(
     source: Source, problems: dict[int, str], tolerance: float, *new: tuple[int, str]
 ) -> None:
-    """Add `new` problems to the known ones. Raise UserError if a larger share of the images than `tolerance` is
-    unreadable; one is allowed unless that is 0.
+    """Add `new` problems; raise UserError if the share of unreadable images exceeds `tolerance`.
+
+    A single unreadable image is accepted unless the tolerance is 0.
     """
     problems.update(new)
     count = len(problems)
@@ -131,17 +132,17 @@ def check_problems(
         listed = some(describe_problems(source, problems, count), "; ")
         many = f"{count} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
         raised = f"raise --training.max_corrupt_share above {count / len(source):.2g}"
-        remedy = f"remove them, or, in training, {raised}"
+        remedy = f"remove these images or, in training, {raised}"
         raise UnreadableImages(f"data '{source.title}': {many}: {listed}; {remedy}")
 
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:
-    """A line for each unreadable image, up to a limit."""
+    """Return a line for each unreadable image, at most `most` lines."""
     listed = sorted(problems.items())[:most]
     lines = [f"{source.paths[index]}: {reason}" for index, reason in listed]
     return [*lines, "…"] if len(problems) > most else lines
 
 
 def available_cores() -> int:
-    """The cores this process may use; its share of them if several processes were started on this machine."""
+    """Return the number of cores for this process: its share if torchrun started several processes on the machine."""
     return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

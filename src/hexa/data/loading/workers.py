@@ -1,4 +1,4 @@
-"""Worker processes, which decode each photograph once and cut all its crops."""
+"""Worker processes that decode each photograph once and cut all of its crops."""
 
 from __future__ import annotations
 
@@ -34,14 +34,15 @@ from hexa.runtime.signals import Impatient, Interrupts, stops
 if TYPE_CHECKING:
     from hexa.data.views.making import Views
 
-#: Images a worker handles at a time, so that several workers share a batch and little shared memory is used.
+#: Number of images per task of a worker; small, so that several workers share a batch and little shared memory is used.
 PART = 32
+#: Maximum number of worker processes.
 _MOST_WORKERS = 16
 Problems = list[tuple[int, str]]
 
 
 def alike(images: Iterable[Tensor]) -> list[Tensor]:
-    """Images of one dtype: unchanged if all are uint8, otherwise floats in [0, 1]."""
+    """Return images of one type: unchanged if all are uint8, otherwise floats in [0, 1]."""
     listed = list(images)
     if all(image.dtype == torch.uint8 for image in listed):
         return listed
@@ -49,7 +50,7 @@ def alike(images: Iterable[Tensor]) -> list[Tensor]:
 
 
 def choose_workers(num_workers: int | None, device: torch.device) -> int:
-    """`num_workers` unless None; else half of the cores if training runs on a CPU, all but one if on a GPU."""
+    """Return `num_workers` (default: half of the cores for training on a CPU, all but one core for a GPU)."""
     if num_workers is not None:
         return num_workers
     cores = available_cores()
@@ -62,7 +63,7 @@ class WorkerEnded(UserError):
 
 @dataclass
 class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
-    """Cuts part `p` of step `n`, a function of the stream alone, so that any worker can do it."""
+    """Crops of part `p` of step `n`, which depend on the stream alone, so that any worker can cut them."""
 
     source: Source
     views: Views
@@ -77,11 +78,11 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
         return math.ceil(int(self.rows.stop - self.rows.start) / PART)
 
     def __getitem__(self, key: tuple[int, int]) -> tuple[list[Tensor], Tensor, Problems]:
-        """One part: V tensors of crops [n, C, S_v, S_v], the images' positions [n], and what could not be read.
+        """Return V tensors of crops [n, C, S_v, S_v], positions [n] of the images, and unreadable images of a part.
 
-        Crops are uint8 if all images are, otherwise float in [0, 1].
+        Crops are uint8 if all images are uint8, otherwise float in [0, 1].
         """
-        from hexa.data.views.crops import cut_crops  # an evaluation cuts none
+        from hexa.data.views.crops import cut_crops  # an evaluation needs no crops
 
         number, part = key
         first = self.rows.start + part * PART
@@ -110,14 +111,14 @@ class CropPlan(Dataset[tuple[list[Tensor], Tensor, Problems]]):
 
 
 def epoch_order(stream: Stream, epoch: int, count: int) -> Tensor:
-    """The permutation of the images in an epoch, int64 [count] on the CPU."""
+    """Return the permutation of the images in an epoch, int64 [count] on the CPU."""
     return torch.randperm(count, generator=stream.child("order", epoch).generator())
 
 
 class CropStream:
-    """Crops of consecutive steps, across epochs, cut ahead; jumping to another step restarts the workers.
+    """Crops of consecutive steps, across epochs, which are prefetched; a jump to another step restarts the workers.
 
-    stop: the step before which the stream ends, so that no crops are cut in vain.
+    stop: step before which the stream ends, so that no unused crops are cut.
     """
 
     def __init__(
@@ -131,10 +132,10 @@ class CropStream:
         self._items: Items | None = None
 
     def take(self, number: int) -> tuple[list[Tensor], Tensor, Problems]:
-        """This process's share of step `number`: crops on the device, positions of the images, what was unreadable."""
+        """Return this process's share of step `number`: crops on the device, positions of images, unreadable images."""
         if self._items is None or number != self._next:
             self.close()
-            # the clean-up of the workers refers to the keys, which must not refer to us
+            # the clean-up of the workers refers to the keys, so that the keys must not refer to this object
             parts = range(self.plan.parts)
             steps = itertools.count(number) if self.stop is None else range(number, self.stop)
             keys = ((step, part) for step in steps for part in parts)
@@ -157,7 +158,7 @@ class CropStream:
 
 
 class Items(Iterator[Any]):
-    """dataset[key] for every key in order, prefetched by `num_workers` processes (0: computed here). Close it."""
+    """Yields dataset[key] for every key in order, prefetched by `num_workers` processes (0: no prefetch); must be closed."""
 
     def __init__(
         self, dataset: Any, keys: Iterable[Any], device: torch.device, num_workers: int
@@ -166,10 +167,10 @@ class Items(Iterator[Any]):
         self.close: Callable[[], object] = lambda: None
         if num_workers == 0:
             return
-        # not Python's default: workers inherit the signal mask set below, and end once their parent is killed
+        # forked workers inherit the signal mask below, and end if their parent is killed
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
         try:
-            context.Lock()  # a file of /dev/shm, which may be read-only or missing
+            context.Lock()  # creates a file in /dev/shm, which may be read-only or missing
         except OSError as error:
             problem = (
                 f"worker processes cannot start ({reason(error)}; in a container, check /dev/shm)"
@@ -187,8 +188,8 @@ class Items(Iterator[Any]):
             worker_init_fn=_prepare_worker,
             multiprocessing_context=context,
         )
-        # Ctrl-C and SIGHUP reach every process of the terminal, and a scheduler's SIGTERM every process of the job.
-        # Workers inherit the blocked signals and ignore them: this process finishes its step, saves, and ends them.
+        # Ctrl-C and SIGHUP reach every process of the terminal; SIGTERM of a scheduler reaches every process of the job.
+        # Workers inherit the blocked signals and ignore them. This process finishes its step, saves, and ends the workers.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, stops())
         handler = signal.getsignal(signal.SIGCHLD)
         try:
@@ -196,9 +197,9 @@ class Items(Iterator[Any]):
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if signal.getsignal(signal.SIGCHLD) is not handler:
-                # torch's handler raises in the middle of anything; we notice a dead worker when we wait for it
+                # the handler of torch raises at any point of the program; `__next__` notices a dead worker instead
                 signal.signal(signal.SIGCHLD, handler)
-        # runs when the interpreter exits, too
+        # also runs at the exit of the interpreter
         self.close = weakref.finalize(self, _end_workers, self._items)
 
     def __next__(self) -> Any:
@@ -209,12 +210,12 @@ class Items(Iterator[Any]):
             raise WorkerEnded(
                 "a second signal ended the wait for a worker process that decodes images"
             ) from None
-        # the last two: it ended while it sent a batch
+        # ConnectionError and EOFError: the worker ended while it sent a batch
         except (RuntimeError, ConnectionError, EOFError) as error:
             said = " ".join(str(error).split()) or type(error).__name__
             here = isinstance(self._items, map)
             died = "DataLoader worker" in said if isinstance(error, RuntimeError) else not here
-            if not died or said.startswith("Caught "):  # the data set's own error
+            if not died or said.startswith("Caught "):  # an error of the data set itself
                 raise
             fewer = "use no workers (--training.num_workers 0 or --num-workers 0)"
             more = "give the machine more memory (a container: docker run --shm-size=2g)"
@@ -228,7 +229,7 @@ class Items(Iterator[Any]):
 
 
 def _end_workers(iterator: Any) -> None:
-    """Run DataLoader's own clean-up, which has no public name, and kill a worker that is stuck."""
+    """Run the clean-up of DataLoader, which has no public name, and kill workers that do not end."""
     workers = list(iterator._workers)
     iterator._shutdown_workers()
     for worker in workers:
@@ -237,7 +238,7 @@ def _end_workers(iterator: Any) -> None:
 
 
 class _Guarded(Dataset[Any]):
-    """Returns a UserError as a value: raised in a worker, it would arrive with a traceback in its message."""
+    """Returns a UserError as a value, because an exception of a worker arrives with a traceback in its message."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -251,9 +252,9 @@ class _Guarded(Dataset[Any]):
 
 
 def _prepare_worker(_: int) -> None:
-    """Have this worker hand tensors over by `_reduced`, and end it if it cannot hand something over.
+    """Make this worker send tensors by `_reduced`, and end it if sending fails.
 
-    Python drops what a queue cannot send, and whoever waits for it would wait forever.
+    By default, Python drops an object that a queue cannot send, and the receiver waits forever.
     """
     ForkingPickler.register(Tensor, _reduced)
     Queue._on_queue_feeder_error = staticmethod(_end_worker)  # type: ignore[attr-defined]
@@ -266,7 +267,7 @@ def _end_worker(error: Exception, _: object) -> None:
 
 
 def _reduced(tensor: Tensor) -> tuple[Any, ...]:
-    """How a worker hands a tensor over: in shared memory if there is room, otherwise as bytes through a pipe."""
+    """Pickle a tensor for the receiver: in shared memory if there is room, otherwise as bytes through a pipe."""
     try:
         tensor.share_memory_()  # type: ignore[no-untyped-call]
     except RuntimeError:
@@ -277,11 +278,11 @@ def _reduced(tensor: Tensor) -> tuple[Any, ...]:
 @functools.cache
 def _note_pipe() -> None:
     slow = "shared memory (/dev/shm) is full, so workers hand images over more slowly"
-    say(f"{slow}; in a container, docker run --shm-size=2g makes room")
+    say(f"{slow}; for a container, use docker run --shm-size=2g")
 
 
 def _from_pipe(values: NDArray[Any]) -> Tensor:
-    """A tensor that did not fit into shared memory, in the process that receives it, which says so once."""
+    """Return a tensor that came through a pipe; the receiver prints a note once."""
     _note_pipe()
     return torch.from_numpy(values)
 

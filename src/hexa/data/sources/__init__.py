@@ -1,1 +1,1 @@
-"""Where images come from: sources by name, and how their files are decoded."""
+"""Sources of images: folders, tables, archives and known data sets, with decoding and labels."""

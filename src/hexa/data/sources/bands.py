@@ -1,4 +1,4 @@
-"""Values of images that PIL cannot read, or only with 8 bits: .npy, TIFFs of several bands, 16-bit colours."""
+"""Reads images that PIL cannot read at full depth: .npy, TIFFs of several bands, 16-bit colours."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hexa.data.sources.limits import DecodeError, check_page, check_size
 from hexa.runtime.packages import import_extra
 
 Pixels = NDArray[Any]
-#: Where a PNG says how many bits a value has, and sixteen of them.
+#: Position of the bit depth in a PNG, and the depth of 16 bits.
 _PNG_DEPTH = slice(24, 25)
 _SIXTEEN = b"\x10"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-#: The number of a TIFF tag.
+#: TIFF tag.
 _BITS_PER_SAMPLE = 258
 
 
 def deep(data: bytes, max_pixels: int) -> Pixels | None:
-    """The values [H, W] or [H, W, C] of an image of more than 8 bits, not turned upright; None for all others."""
+    """Return the values [H, W] or [H, W, C] of an image of more than 8 bits, not turned upright; None for others."""
     kind = kind_of(data)
     if kind != "TIFF" and (kind != "PNG" or data[_PNG_DEPTH] != _SIXTEEN):
         return None
@@ -46,18 +46,18 @@ def deep(data: bytes, max_pixels: int) -> Pixels | None:
 
 
 def check(bands: int, channels: int, hint: str = "") -> None:
-    """Raise DecodeError if an image has another number of bands than expected."""
+    """Raise DecodeError if an image does not have the expected number of bands."""
     if bands != channels:
         found = "1 band" if bands == 1 else f"{bands} bands"
         raise DecodeError(f"{found} where {channels} are expected (network.channels){hint}")
 
 
 def read_npy(data: bytes, max_pixels: int) -> Pixels:
-    """The array of a .npy file, [H, W] or [H, W, C]; nothing is ever unpickled."""
+    """Return the array of a .npy file, [H, W] or [H, W, C]; files with pickled objects are refused."""
     file = io.BytesIO(data)
     try:
         shape, by_columns, dtype = _HEADERS[npy.read_magic(file)](file)
-    except Exception:  # numpy's message would mean nothing to a user
+    except Exception:  # the message of numpy does not help a user
         raise DecodeError("the header of this .npy file cannot be read") from None
     if dtype.hasobject or dtype.fields is not None or dtype.subdtype is not None:
         raise DecodeError("arrays of Python objects or records are not accepted")
@@ -72,9 +72,9 @@ def read_npy(data: bytes, max_pixels: int) -> Pixels:
 
 
 def read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
-    """The bands of the first page, or one band from each page, [H, W, C]."""
+    """Return the bands of the first page of a TIFF, or one band from each page, [H, W, C]."""
     tifffile: Any = import_extra("tifffile", "tiff", "a TIFF with several bands")
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # we report damaged files ourselves
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # hexa reports damaged files itself
     with tifffile.TiffFile(io.BytesIO(data)) as file:
         first = file.pages[0]
         pages = [first]

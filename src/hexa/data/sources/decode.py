@@ -1,4 +1,4 @@
-"""Decodes the bytes of an image file to an upright tensor, whatever its kind, colours, depth or orientation."""
+"""Decodes an image file of any format, colour mode, depth and orientation to an upright tensor."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hexa.data.sources import bands, pil
 from hexa.data.sources.kinds import kind_of
 from hexa.data.sources.limits import MAX_IMAGE_PIXELS, DecodeError, check_jpeg
 
-try:  # torchvision 0.29 announces their removal; PIL then decodes everything, up to three times slower
+try:  # torchvision 0.29 announces the removal of these functions; without them, PIL decodes up to three times slower
     from torchvision.io import ImageReadMode, decode_image
 except ImportError:
     decode_image = None
@@ -27,7 +27,7 @@ except ImportError:
 __all__ = ["MAX_IMAGE_PIXELS", "DecodeError", "decode", "largest"]
 
 Pixels = NDArray[Any]
-#: The largest value of 16 bits.
+#: Largest value of 16 bits.
 _MOST = 65535
 
 
@@ -38,17 +38,17 @@ def decode(
     max_value: int | None = None,
     shrink: int = 1,
 ) -> Tensor:
-    """The image as [channels, H, W]: uint8, uint16, or float32 in [0, 1].
+    """Return the image [channels, H, W]: uint8, uint16, or float32 in [0, 1].
 
-    Three channels: 8-bit RGB (except .npy files, which are read as they are). Grey is repeated over the channels,
-    palettes are looked up, CMYK is converted, 16 bits are scaled to 8, transparent pixels are laid over white, the EXIF
-    orientation is applied, and of several frames the first is read. One channel: grey at full depth; colours are
-    converted. Any other number: all bands as they are, from .npy files [H, W] or [H, W, C], from the bands or pages of a
-    TIFF (needs tifffile), or from a PNG with transparency. max_value: what is white in images of more than 8 bits.
-    shrink: a JPEG in RGB can be decoded at 1/shrink of its size (2, 4 or 8, sides rounded up), much faster.
+    Three channels: 8-bit RGB, except for .npy files, which keep their values. Grey is repeated, palettes and CMYK are
+    converted, 16 bits are scaled to 8, transparency is composed over white, the EXIF orientation is applied, and the
+    first of several frames is read. One channel: grey at full depth; colours are converted to grey. Any other number:
+    all bands unchanged, from .npy files [H, W] or [H, W, C], from bands or pages of a TIFF (needs tifffile), or from a
+    PNG with transparency. max_value: value of white in images of more than 8 bits. shrink: decode an RGB JPEG at
+    1/shrink of its size (2, 4 or 8; sides are rounded up), which is much faster.
 
-    Raises DecodeError for any bytes that cannot be read, a wrong number of bands and more than `max_pixels`; UserError
-    if tifffile is missing.
+    Raises DecodeError for unreadable bytes, a wrong number of bands, and more than `max_pixels` pixels; UserError if
+    tifffile is missing.
     """
     kind = kind_of(data)
     with _one_line():
@@ -67,10 +67,9 @@ def decode(
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn whatever a decoder raises into a DecodeError of one line.
+    """Turn any exception of a decoder into a DecodeError of one line.
 
-    Parsers raise whatever goes wrong inside them when a file is damaged, so no list of exception types would ever be
-    complete. Whatever it was, the file is at fault.
+    Parsers raise any type of exception for a damaged file, so that a list of types would be incomplete.
     """
     try:
         yield
@@ -81,7 +80,7 @@ def _one_line() -> Iterator[None]:
 
 
 def _rgb(data: bytes, max_pixels: int, max_value: int | None, shrink: int) -> Tensor:
-    """The image as uint8 [3, H, W] in RGB. JPEGs take a path 1.5 to 3 times as fast as PIL, with the same pixels."""
+    """Return the image as uint8 RGB [3, H, W]. JPEGs are decoded 1.5 to 3 times faster than by PIL, with equal pixels."""
     deep = None if max_value is None else bands.deep(data, max_pixels)
     if deep is not None:
         image = Image.fromarray(np.squeeze(_eight_bits(_white(deep, max_value))))
@@ -89,7 +88,7 @@ def _rgb(data: bytes, max_pixels: int, max_value: int | None, shrink: int) -> Te
         return _rgb_of(image)
     if decode_image is not None and shrink == 1 and _is_plain_jpeg(data, max_pixels):
         raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        with suppress(Exception):  # PIL says better what is wrong
+        with suppress(Exception):  # PIL gives a better message
             found: Tensor = decode_image(
                 raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True
             )
@@ -98,19 +97,19 @@ def _rgb(data: bytes, max_pixels: int, max_value: int | None, shrink: int) -> Te
 
 
 def _is_plain_jpeg(data: bytes, max_pixels: int) -> bool:
-    """True for a JPEG in grey or colour. Raises DecodeError for more than `max_pixels`."""
+    """True for a JPEG in grey or colour. Raises DecodeError for more than `max_pixels` pixels."""
     if kind_of(data) != "JPEG":
         return False
     try:
         image = JpegImageFile(io.BytesIO(data))
-    except Exception:  # PIL says later what is wrong
+    except Exception:  # PIL reports the problem later
         return False
     check_jpeg(data, image, max_pixels)
     return image.mode in ("L", "RGB")
 
 
 def _rgb_of(image: Image.Image) -> Tensor:
-    """A PIL image as uint8 [3, H, W]."""
+    """Return a PIL image as uint8 [3, H, W]."""
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(_eight_bits(np.asarray(image)))
     if image.mode == "L" and "transparency" not in image.info:
@@ -119,7 +118,7 @@ def _rgb_of(image: Image.Image) -> Tensor:
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """A PIL image with at most 8 bits per channel, as RGB."""
+    """Return a PIL image with at most 8 bits per channel as RGB."""
     if image.mode == "RGB":
         return image
     if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
@@ -130,17 +129,17 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(values: Pixels) -> Pixels:
-    """16-bit, 32-bit or float values as uint8."""
+    """Convert 16-bit, 32-bit or float values to uint8."""
     values = _in_range(values)
     most = 1.0 if values.dtype.kind == "f" else _MOST
     return (values / most * 255).round().astype(np.uint8)
 
 
 def _in_range(values: Pixels) -> Pixels:
-    """Values as uint8, uint16 or float32 in [0, 1]. Raises DecodeError for any that do not fit.
+    """Convert values to uint8, uint16 or float32 in [0, 1]. Raises DecodeError for values out of range.
 
-    The scale depends on the type alone, so it is the same for all images of a data set. PIL reads some 16-bit files
-    as int32.
+    The scale depends on the type alone, so that it is equal for all images of a data set. PIL reads some 16-bit files as
+    int32.
     """
     is_float = values.dtype.kind == "f"
     if not is_float and values.dtype != np.int32:
@@ -150,13 +149,13 @@ def _in_range(values: Pixels) -> Pixels:
     high = float(values.max())
     if not (low >= 0 and high <= most):  # also true of nan
         kind = "floats" if is_float else "32-bit integers"
-        must = f"they must be between 0 and {most}, or give SOURCE,max_value=N"
+        must = f"give values from 0 to {most}, or SOURCE,max_value=N"
         raise DecodeError(f"{kind} range from {low:g} to {high:g}; {must}")
     return values.astype(np.float32 if is_float else np.uint16, copy=False)
 
 
 def _white(values: Pixels, max_value: int | None) -> Pixels:
-    """Values of more than 8 bits, from 0 to `max_value`, as uint16 from 0 to 65535. Raises DecodeError for any beyond."""
+    """Scale values of more than 8 bits from [0, max_value] to uint16. Raises DecodeError for values out of range."""
     if max_value is None or values.dtype == np.uint8:
         return values
     low = float(values.min())
@@ -167,7 +166,7 @@ def _white(values: Pixels, max_value: int | None) -> Pixels:
 
 
 def _tensor(values: Pixels, channels: int) -> Tensor:
-    """[H, W] or [H, W, C] as [channels, H, W]. Raises DecodeError for pixel types or channels that are not accepted."""
+    """Return values [H, W] or [H, W, C] as a tensor [channels, H, W]. Raises DecodeError for other types or channels."""
     values = values[:, :, None] if values.ndim == 2 else values
     if values.shape[2] != 1 or channels != 3:  # grey is repeated
         hint = "; bands come last, [H, W, C]" if len(values) == channels else ""
@@ -182,7 +181,7 @@ def _tensor(values: Pixels, channels: int) -> Tensor:
 
 
 def largest(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> int:
-    """The largest value of an image of 16-bit integers; 0 for all others and for damaged ones."""
+    """Return the largest value of a 16-bit image; 0 for other and for damaged images."""
     with suppress(Exception):  # as in `decode`
         is_npy = kind_of(data) == "NPY"
         values = bands.read_npy(data, max_pixels) if is_npy else bands.deep(data, max_pixels)

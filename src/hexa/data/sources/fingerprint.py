@@ -1,4 +1,4 @@
-"""Fingerprints of images: digests of names, sizes and a sample of the contents."""
+"""Fingerprints of sources: digests of names, sizes and a sample of the contents."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 from hexa.data.sources.limits import DecodeError
 
-#: Bytes of each sampled file that go into a fingerprint: whole photographs, the beginnings of scans of gigabytes.
+#: Bytes of each sampled file in a fingerprint: all of a photograph, the beginning of a scan of gigabytes.
 SAMPLED_BYTES = 4 << 20
 
 
 def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes = b"\0") -> str:
-    """Sixteen hexadecimal digits of the SHA-256 of these parts.
+    """Return sixteen hexadecimal digits of the SHA-256 of these parts.
 
-    samples: large parts that follow, of which only one is in memory at a time; each ends with the separator.
+    samples: further, large parts, one at a time in memory; each is followed by the separator.
     """
     hashed = hashlib.sha256()
     for part in parts:
@@ -30,7 +30,7 @@ def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes 
 
 
 def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
-    """The contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
+    """Yield the contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
     for index in range(0, count, max(1, count // 100)):
         try:
             yield read(index)
@@ -39,7 +39,7 @@ def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
 
 
 def size_of(file: str | Path) -> str:
-    """The bytes of a file, as text."""
+    """Return the size of a file in bytes, as text."""
     with suppress(OSError):
         return str(os.path.getsize(file))
     return "absent"

@@ -1,4 +1,4 @@
-"""Image files in a folder and its sub-folders."""
+"""Reads image files in a folder and its sub-folders."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from hexa.runtime import paths
 
 
 class FolderSource(Source):
-    """Image files in a folder: its sub-folders are the classes, if there are two or more and every image is in one.
+    """Image files in a folder. Sub-folders are classes if there are at least two and if every image is in a sub-folder.
 
-    Contents decide which files are images; all others, and hidden ones, are counted in `left_out`.
-    If all sub-folders are called train, test, val …, they are the splits, and their sub-folders the classes, numbered
-    alike in all splits. Two of them may stand beside other folders only if there are no images in those. Otherwise
-    everything is the split `train`. Raises UserError.
+    Contents decide which files are images; other files and hidden files are counted in `left_out`. If all sub-folders
+    with images have names of splits (train, test, val …), they are the splits, and their sub-folders the classes, with
+    equal numbers in all splits. Otherwise, all images are the split `train`. Raises UserError if two or more sub-folders
+    have names of splits and other sub-folders have images too.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
@@ -45,7 +45,7 @@ class FolderSource(Source):
         tops = [paths.composed(path.split("/")[0]) for path in self.paths if "/" in path]
         classes = set(tops)
         if len(tops) == len(self.paths) and len(classes) > 1:
-            if self.root != root:  # classes are numbered alike in all splits
+            if self.root != root:  # a class has the same number in all splits
                 names = (name for folder in folders.values() for name in _folders(folder))
                 classes.update(map(paths.composed, names))
             number = {name: label for label, name in enumerate(sorted(classes))}
@@ -61,7 +61,7 @@ class FolderSource(Source):
 
 
 def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
-    """{split: its folder}; everything is `train` unless all sub-folders with images are called like splits."""
+    """Return {split: folder}; all images are `train` unless all sub-folders with images have names of splits."""
     names = _folders(root)
     splits = [name for name in names if name.lower() in SPLIT_NAMES]
     others = [name for name in names if name not in splits]
@@ -86,10 +86,10 @@ def _folders(root: Path) -> list[str]:
 
 
 def _image_files(root: Path, left_out: Counter[str], inside: paths.Inside) -> Iterator[str]:
-    """The paths, relative to `root`, of all images; linked folders are visited once.
+    """Yield the paths of all images, relative to `root`; linked folders are visited once.
 
-    left_out: counts all other files by suffix. A broken link named like an image counts as an unreadable image, which
-    is listed later. Raises UserError for links to images and folders that are not inside.
+    left_out: counts other files by suffix. A broken link with an image suffix counts as an image, and is reported as
+    unreadable later. Raises UserError for links to images and folders outside of the source.
     """
     inside.check([f"{root}{os.sep}"], "the folder")
     pending = [""]
@@ -122,7 +122,7 @@ def _image_files(root: Path, left_out: Counter[str], inside: paths.Inside) -> It
 
 
 def _is_hidden(name: str) -> bool:
-    """True for hidden files and folders, and the folder of hidden files that macOS adds to archives."""
+    """True for hidden files and folders, and for the folder __MACOSX that macOS adds to archives."""
     return name.startswith(".") or name == "__MACOSX"
 
 

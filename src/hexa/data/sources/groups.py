@@ -1,4 +1,4 @@
-"""Groups of images that were taken together, from a table or the metadata of a source."""
+"""Reads groups of images, such as patients or sessions, from a table or the metadata of a source."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hexa.data.sources.source import Source, Subset
 from hexa.runtime import parsing
 from hexa.runtime.paths import composed, location
 
-#: Most bytes of a CSV file of groups: about fifty per image, for millions of images.
+#: Maximum size of a CSV file of groups, in bytes: enough for millions of images.
 _MOST_BYTES = 1 << 28
 
 
 def groups_of(spec: str, source: Source) -> list[str | None]:
-    """The group of each image of the source, or None for an image without a group. Raises UserError.
+    """Return the group of each image; None for an image without a group. Raises UserError.
 
-    spec: FILE.csv with columns path and group, column:NAME of a parquet source, or key:NAME, a field of the JSON beside
-    each image of a webdataset.
+    spec: FILE.csv with columns path and group, column:NAME of a parquet source, or key:NAME of the .json files of a
+    webdataset.
     """
     if isinstance(source, Subset):  # metadata describe the whole source
         groups = groups_of(spec, source.source)
@@ -32,10 +32,10 @@ def groups_of(spec: str, source: Source) -> list[str | None]:
 
 
 def _read(path: Path, source: Source, where: str) -> list[str | None]:
-    """The group of each image of the source from a CSV file. Raises UserError."""
+    """Read the group of each image from a CSV file. Raises UserError."""
     try:
         text = parsing.read_text(path, _MOST_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         remedy = "give FILE.csv, column:NAME or key:NAME"
         raise UserError(f"{where}: cannot be read ({reason(error)}); {remedy}") from None
     try:
@@ -45,7 +45,7 @@ def _read(path: Path, source: Source, where: str) -> list[str | None]:
 
 
 def _name(path: str) -> str:
-    """The path of an image as text that matches in any normal form."""
+    """Return the path of an image in Unicode normal form, so that equal names match."""
     return composed(whole_characters(path))
 
 
@@ -69,7 +69,7 @@ def _groups(rows: csv.DictReader[str], source: Source, where: str) -> list[str |
             unknown.append(name)
         elif place < 0:
             called = f"several images of {source!r} are called {name!r}"
-            raise UserError(f"{where}: {called}; store the groups in its metadata")
+            raise UserError(f"{where}: {called}; store the groups in the metadata of the source")
         elif groups[place] not in (None, group):
             both = f"both in group {groups[place]!r} and in {group!r}"
             raise UserError(f"{where}: {name!r} is {both}; give each image one group")

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, and folders that the `datasets` library reads."""
+"""Reads data sets of the Hugging Face hub, and folders in formats of the `datasets` library."""
 
 from __future__ import annotations
 
@@ -24,32 +24,32 @@ from hexa.runtime import parsing
 from hexa.runtime.packages import import_extra
 from hexa.runtime.paths import Inside, location
 
-#: Files that `save_to_disk` writes: the splits, and the state of one.
+#: Files of `save_to_disk`: the list of splits, and the state of one split.
 _SPLITS = "dataset_dict.json"
 _STATE = "state.json"
-#: Files in which a folder may say of what files it consists.
+#: Files in which a folder may list its data files.
 _CARDS = ("README.md", ".huggingface.yaml")
-#: What to do about a line of a card that names a file outside the data set.
+#: Remedy for a card that names a file outside of the data set.
 _REMOVE_IT = (
-    "only files inside the folder are read; remove that line, or give the images with folder:PATH"
+    "only files inside the folder are read; remove this line, or give the images as folder:PATH"
 )
 
 
 class HuggingFaceSource(ArrowSource):
     """A data set NAME of the hub or a folder, optionally followed by :CONFIG, ,image=COLUMN and ,label=COLUMN.
 
-    A folder was written by `save_to_disk`, or has Parquet files or images. The image column is the one of type Image;
-    the label column is of type ClassLabel, or has integers or words and is called `label`; if several fit, one has to
-    be named. Files are decoded by hexa, not by `datasets`. If there is no split test, or its labels are hidden,
-    validation is `test`. Data sets that need to run code are refused, and so are those whose rows, README.md or links
-    name a file outside of the folder, or an address.
+    A folder was written by `save_to_disk`, or has Parquet files or images. The image column has the type Image. The
+    label column has the type ClassLabel, or the name `label` and integers or text. If several columns fit, the user must
+    name one. hexa decodes the files, not `datasets`. Without a test split, or if its labels are hidden, the validation
+    split is `test`. A data set is refused if it needs to run code, or if its rows, README.md or links name a
+    file outside of the folder or an address.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         name, config, named = _parse(argument, spec)
         path = location(name)
         self.name = spec
-        other = "hf:NAME:CONFIG names one of several configs, hf:PATH a folder"
+        other = "give hf:NAME:CONFIG for one of several configs, or hf:PATH for a folder"
         remedy = "give a folder that `datasets` can read" if path.exists() else other
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
             inside = _inside(path, spec)
@@ -67,8 +67,8 @@ class HuggingFaceSource(ArrowSource):
         image, label, self.unfit_labels = _columns(features, named, self.name)
         table = tables[self._open_split(self.name, split, _splits(tables, label))]
         if not len(table):
-            raise UserError(f"data '{self.name}': its split {self.split} has no images")
-        # files are memory-mapped and read by lengths that they contain: a damaged one would crash the process
+            raise UserError(f"data '{self.name}': the split {self.split} has no images")
+        # files are memory-mapped and contain lengths, so that a damaged file would crash the process
         used = [column for column in (image, label) if column in table.column_names]
         table.select_columns(used).data.validate(full=True)
         names = self._take_images(table.data.column(image))
@@ -95,8 +95,8 @@ class HuggingFaceSource(ArrowSource):
 
 
 def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
-    """NAME, CONFIG and {"image" or "label": column}."""
-    place, *choices = re.split(r",(\w+)=", argument)  # ? and & mean something to the shell
+    """Return name, config and {"image" or "label": column} of an argument."""
+    place, *choices = re.split(r",(\w+)=", argument)  # ? and & have a meaning in the shell
     named = dict(zip(choices[::2], choices[1::2], strict=True))
     for key in named.keys() - {"image", "label"}:
         near = nearest(key, ("image", "label"))
@@ -109,7 +109,7 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
 
 
 def _inside(path: Path, spec: str) -> Inside:
-    """Where the files of a data set may be: its folder, where `datasets` unpacks archives, and the hub's downloads."""
+    """Return the folders that may hold files of the data set: its own, the archives of `datasets`, downloads of the hub."""
     datasets = import_extra("datasets", "hf", f"data '{spec}'")
     others = [Path(datasets.config.HF_DATASETS_CACHE, "downloads")]
     if not path.exists():
@@ -118,7 +118,7 @@ def _inside(path: Path, spec: str) -> Inside:
 
 
 def _check_files(inside: Inside, files: list[str], whose: str) -> None:
-    """Raise UserError, naming the file, unless all are inside."""
+    """Raise UserError for a file that is outside of the allowed folders."""
     for file in files:
         if "://" in file:
             named = f"{whose} names {file}, an address"
@@ -127,9 +127,9 @@ def _check_files(inside: Inside, files: list[str], whose: str) -> None:
 
 
 def _check_card(path: Path, spec: str) -> None:
-    """Raise UserError for an address, or a path that leads out, in what a folder says of its files.
+    """Raise UserError if the card of a folder names an address or a path outside of the folder.
 
-    Before `datasets` looks for them, which fetches from addresses.
+    This check precedes `datasets`, which downloads from addresses.
     """
     from huggingface_hub import DatasetCard
 
@@ -149,7 +149,7 @@ def _check_card(path: Path, spec: str) -> None:
 
 
 def _check_saved(path: Path, inside: Inside) -> None:
-    """Raise UserError where the files that `save_to_disk` left name others outside, before any is opened."""
+    """Raise UserError if files of `save_to_disk` name a file outside of the folder; no such file is opened."""
     folders = [path]
     if (path / _SPLITS).is_file():
         splits = parsing.read_json(path / _SPLITS, "save the data set again")["splits"]
@@ -160,7 +160,7 @@ def _check_saved(path: Path, inside: Inside) -> None:
         files = [folder / str(file["filename"]) for file in state["_data_files"]]
         inside.check(map(str, files), "the folder")
         for file in files:
-            if not file.is_file():  # a pipe would be waited for
+            if not file.is_file():  # reading a pipe may never end
                 problem = f"{file} is not a regular file; save the data set again"
                 raise UserError(f"data '{inside.spec}': {problem}")
 
@@ -174,7 +174,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _load(name: str, config: str | None, inside: Inside) -> Mapping[str, Any]:
-    """{split: table}, with the split names of the data set."""
+    """Load {split: table}, with the split names of the data set."""
     import datasets
 
     path = location(name)
@@ -189,14 +189,14 @@ def _load(name: str, config: str | None, inside: Inside) -> Mapping[str, Any]:
 
 
 def _built(path: Path, config: str | None, inside: Inside) -> Any:
-    """What `datasets` reads in a folder of Parquet files or images, their size checked before it unpacks them."""
+    """Read a folder of Parquet files or images with `datasets`, after a check of the unpacked size."""
     import datasets
 
     _check_card(path, inside.spec)
     builder = datasets.load_dataset_builder(str(path), config)
     files = [file for split in (builder.config.data_files or {}).values() for file in split]
     _check_files(inside, files, "the folder")
-    if not os.path.exists(builder.cache_dir):  # else unpacked before
+    if not os.path.exists(builder.cache_dir):  # otherwise, the files have been unpacked before
         tables = [Path(file) for file in files if file.endswith(".parquet")]
         for table in tables:
             remedy = "write it as several smaller files"
@@ -208,7 +208,7 @@ def _built(path: Path, config: str | None, inside: Inside) -> Any:
 
 
 def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, str | None, str]:
-    """The image column and the label column: those named by the user, else by their types; then as `labels.column_of`."""
+    """Return image column, label column and a reason for unusable labels; the user's choice precedes column types."""
     import datasets
 
     for column in named.values():
@@ -233,7 +233,7 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
 
 
 def _only(kind: str, candidates: list[str], spec: str) -> str:
-    """The only candidate. Raises UserError if there are several."""
+    """Return the only candidate. Raises UserError for several candidates."""
     if len(candidates) > 1:
         several = f"each of {some(candidates)} could be the {kind} column"
         example = f"{spec},{kind}={candidates[0]}"
@@ -242,7 +242,7 @@ def _only(kind: str, candidates: list[str], spec: str) -> str:
 
 
 def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
-    """{split: its name in the data set}. If all labels of test are hidden, validation takes its place."""
+    """Return {split: name in the data set}. If all test labels are hidden, the validation split is `test`."""
     names = by_split(tables)
     if {"test", "val"} <= set(names) and label is not None:
         test = tables[names["test"]]
@@ -253,5 +253,5 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
 
 
 def _relative(name: str, root: Path) -> str:
-    """The path of a file relative to the data set's folder; other names unchanged."""
+    """Return the path of a file relative to the folder of the data set; other names are unchanged."""
     return str(Path(name).relative_to(root)) if Path(name).is_relative_to(root) else name

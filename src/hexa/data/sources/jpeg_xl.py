@@ -1,4 +1,4 @@
-"""Reads the header of a JPEG XL file without a decoder, so that an image can be refused for its size."""
+"""Reads the header of a JPEG XL file without a decoder, to refuse large images."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import NamedTuple
 from hexa.data.sources.limits import DecodeError
 
 _CODESTREAM = b"\xff\x0a"
-#: Boxes that may precede the codestream in a container.
+#: Maximum number of boxes before the codestream in a container.
 _MOST_BOXES = 100
-#: Bytes of the codestream that hold the size of the image.
+#: Number of bytes of the codestream that hold the size of the image.
 _HEADER_BYTES = 16
-#: Bits of the four ways to write a side, and widths as shares of the height.
+#: Number of bits in the four encodings of a side, and ratios of width to height.
 _SIDE_BITS = (9, 13, 18, 30)
 _RATIOS = ((1, 1), (12, 10), (4, 3), (3, 2), (16, 9), (5, 4), (2, 1))
 
 
 class Header(NamedTuple):
-    """The size of a JPEG XL image as it is stored; turned: the decoder turns it upright."""
+    """The stored size of a JPEG XL image; turned: True if the decoder turns the image upright."""
 
     height: int
     width: int
@@ -26,7 +26,7 @@ class Header(NamedTuple):
 
 
 def header_of(data: bytes) -> Header:
-    """The header of a JPEG XL file, a bare codestream or in a container. Raises DecodeError if it is damaged."""
+    """Return the header of a JPEG XL file, with or without a container. Raises DecodeError if it is damaged."""
     try:
         start = _codestream(data)
         if data[start : start + 2] != _CODESTREAM:
@@ -37,7 +37,7 @@ def header_of(data: bytes) -> Header:
 
 
 def _codestream(data: bytes) -> int:
-    """Return the offset of the codestream: 0, or that of the first box that holds a part of it."""
+    """Return the offset of the codestream: 0, or the offset in the first box of the codestream."""
     if data.startswith(_CODESTREAM):
         return 0
     at = 0
@@ -58,7 +58,7 @@ def _codestream(data: bytes) -> int:
 
 
 class _Bits:
-    """Numbers of some bits each, the lowest bits of the first byte first. Raises IndexError at the end."""
+    """Reads numbers bit by bit, lowest bits of the first byte first. Raises IndexError at the end."""
 
     def __init__(self, data: bytes) -> None:
         self._value = int.from_bytes(data, "little")

@@ -1,4 +1,4 @@
-"""Decides by the name and the first bytes of a file whether it is an image, and of which kind."""
+"""Recognises images and their format by the name and the first bytes of a file."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from hexa.runtime.packages import install_extra
 from hexa.runtime.parsing import read_resource
 
 _TABLE = read_resource("hexa.data.sources", "kinds.yaml")
-#: Bytes at the beginning of a file that `kind_of` needs.
+#: Number of bytes at the beginning of a file that `kind_of` needs.
 HEAD = 256
-#: Suffixes that are taken at their word: such a file is an image, or a broken one. All other files are looked into.
+#: Suffixes of images: a file with such a suffix is an image, possibly a broken one. Other files are opened.
 EXTENSIONS = frozenset(_TABLE["images"])
-#: Kinds that need an extra: its name, and the module that reads them.
+#: Formats that need an extra: name of the extra, and module that reads the format.
 EXTRAS: dict[str, list[str]] = _TABLE["extras"]
-#: All kinds, for messages.
+#: All formats, for messages.
 ALL: tuple[str, ...] = (*_TABLE["beginnings"], *_TABLE["brands"])
-#: What follows the last point of a name is a suffix up to this length.
+#: Maximum length of a suffix.
 _LONGEST_SUFFIX = 16
 _BEGINNINGS = [f"({one})".encode() for one in _TABLE["beginnings"].values()]
 _ANY = re.compile(b"|".join(_BEGINNINGS), re.DOTALL)
 
 
 def kind_of(data: bytes) -> str | None:
-    """The kind of an image that begins with `data`, such as "JPEG"; None for any other file."""
+    """Return the format of an image that begins with `data`, such as "JPEG"; None for other files."""
     found = _ANY.match(data)
     if found is not None:
         return ALL[(found.lastindex or 1) - 1]
@@ -38,7 +38,7 @@ def kind_of(data: bytes) -> str | None:
 
 
 def _media_kind(data: bytes) -> str | None:
-    """The kind of an ISO media file, whose brands follow at every fourth byte."""
+    """Return the format of an ISO media file by its brands, which are four bytes each."""
     end = min(int.from_bytes(data[:4], "big"), HEAD)
     brands = {data[at : at + 4].decode("latin-1") for at in (8, *range(16, end, 4))}
     return next((kind for kind, names in _TABLE["brands"].items() if brands & {*names}), None)
@@ -46,7 +46,7 @@ def _media_kind(data: bytes) -> str | None:
 
 @functools.cache
 def missing_extra(kind: str) -> str | None:
-    """The command that installs what reads this kind of image; None if nothing is missing."""
+    """Return the command that installs the reader of a format; None if the reader is installed."""
     if kind not in EXTRAS:
         return None
     extra, module = EXTRAS[kind]
@@ -54,11 +54,10 @@ def missing_extra(kind: str) -> str | None:
 
 
 def why_left_out(name: str, read_first: Callable[[int], bytes]) -> str | None:
-    """None if a file is an image; otherwise what it is counted as, such as its suffix, perhaps with a remedy.
+    """Return None for an image; for any other file, its kind, such as its suffix, with a remedy if there is one.
 
-    The content decides, unless the suffix is one of `EXTENSIONS` or that of a text beside an image: to open a million
-    files would take minutes.
-    read_first: returns as many bytes of the file's beginning as it is told to; may raise DecodeError.
+    The content decides, unless the suffix is in `EXTENSIONS` or is a text suffix, because opening a million files takes
+    minutes. read_first: number of bytes -> beginning of the file; may raise DecodeError.
     """
     suffix = os.path.splitext(name)[1].lower()
     if suffix in EXTENSIONS:

@@ -1,4 +1,4 @@
-"""Recognises data sets of published benchmarks by their classes, whatever source they are read from."""
+"""Recognises published benchmarks by their classes, in any kind of source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _CLASSES = read_resource("hexa.data.sources", "known.yaml")
 
 
 def known_as(source: Source) -> str | None:
-    """ImageNet (by its counts), CIFAR-10, CIFAR-100 or VOC07 (by their class names); None for other sources."""
+    """Return ImageNet (by counts), CIFAR-10, CIFAR-100 or VOC07 (by class names); None for other sources."""
     names = set(source.class_names or ())
     if names == {*_CLASSES["CIFAR-10"]}:
         return "CIFAR-10"

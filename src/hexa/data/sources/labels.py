@@ -1,4 +1,4 @@
-"""Turns a column of labels of any source into class numbers."""
+"""Turns labels of any source into class numbers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 
 from hexa.runtime.paths import composed
 
-#: Names of label columns, preferred ones first.
+#: Names of label columns, in order of preference.
 COLUMNS = ("label", "labels", "fine_label", "class", "target")
 Numbers = NDArray[np.int64]
 _TEXT = pa.dictionary(pa.int32(), pa.large_string())
 
 
 class NotClasses(Exception):
-    """A column that cannot be classes; the message is what it holds."""
+    """Labels that cannot be classes; the message is their type."""
 
 
 def are_classes(kind: Any) -> bool:
@@ -30,7 +30,7 @@ def are_classes(kind: Any) -> bool:
 
 
 def column_of(types: dict[str, Any]) -> tuple[str | None, str]:
-    """The label column by the names and Arrow types of all columns, and why there is none although one has the name."""
+    """Return the label column by names and Arrow types of the columns, or None with the reason if its type is unsuitable."""
     named = [name for name in COLUMNS if name in types]
     for name in named:
         if are_classes(types[name]):
@@ -41,14 +41,14 @@ def column_of(types: dict[str, Any]) -> tuple[str | None, str]:
 
 
 def not_classes(what: str, kind: object) -> str:
-    """The sentence on labels that cannot be classes."""
+    """Return a sentence on labels that cannot be classes."""
     return (
         f"the {what} holds {kind}, which cannot be a class; classes are integers, booleans or text"
     )
 
 
 def of_values(values: Sequence[object]) -> Any:
-    """Labels as an Arrow array, None for a missing one; text if some are numbers. Raises NotClasses."""
+    """Return labels as an Arrow array, null for a missing label; numbers among text become text. Raises NotClasses."""
     kinds = {type(value) for value in values if value is not None}
     if kinds == {int, str}:
         values = [None if value is None else str(value) for value in values]
@@ -63,11 +63,10 @@ def of_values(values: Sequence[object]) -> Any:
 def numbered(
     columns: Iterable[Any], others: Iterable[Any] = ()
 ) -> tuple[Numbers, list[str] | None]:
-    """Class numbers of the labels that are not null, and the names of the classes, None for integers.
+    """Return the class numbers of labels that are not null, and the class names; None for integers.
 
-    Integers stay as they are, False and True are 0 and 1, and text is numbered by its sorted names.
-    columns: Arrow arrays of the labels of a split. others: those of the other splits, which only text needs. Raises
-    NotClasses.
+    Integers are unchanged, False and True become 0 and 1, and text is numbered in sorted order. columns: Arrow arrays of
+    labels of the split. others: labels of the other splits, which only text needs. Raises NotClasses.
     """
     own = _plain_with_labels(columns)
     kind = _only_type(own)
@@ -88,13 +87,13 @@ def numbered(
 
 
 def _plain_with_labels(columns: Iterable[Any]) -> list[Any]:
-    """The columns as `_plain` makes them, without those that hold nulls alone."""
+    """Return `_plain` columns, without columns of nulls."""
     plain = map(_plain, columns)
     return [column for column in plain if column.null_count < len(column)]
 
 
 def _plain(column: Any) -> Any:
-    """Labels as integers, booleans, or a dictionary of text, in one chunk. Raises NotClasses."""
+    """Return labels as integers, booleans, or a dictionary of text, in one chunk. Raises NotClasses."""
     kind = column.type
     if not are_classes(kind):
         raise NotClasses(str(kind))
@@ -104,7 +103,7 @@ def _plain(column: Any) -> Any:
     is_text = _is_text(kind.value_type if is_dictionary else kind)
     try:
         if is_text:
-            # a dictionary stays one: a short file may hold a long text a million times
+            # a dictionary is not expanded, because a short file may hold a long text a million times
             return (column if is_dictionary else column.dictionary_encode()).cast(_TEXT)
         column = column.dictionary_decode() if is_dictionary else column
         return column if pa.types.is_boolean(column.type) else column.cast(pa.int64())
@@ -113,7 +112,7 @@ def _plain(column: Any) -> Any:
 
 
 def _only_type(columns: Sequence[Any]) -> Any:
-    """The type of these columns; None if there are none. Raises NotClasses for several."""
+    """Return the common type of the columns; None without columns. Raises NotClasses for several types."""
     types = {column.type for column in columns}
     if len(types) > 1:
         words = sorted("text" if kind == _TEXT else str(kind) for kind in types)
@@ -122,14 +121,14 @@ def _only_type(columns: Sequence[Any]) -> Any:
 
 
 def _words(column: Any) -> tuple[list[str | None], Numbers]:
-    """The dictionary of a column of text, and the places in it of the labels that are not null."""
+    """Return the dictionary of a column of text, and the indices of the labels that are not null."""
     entries = column.dictionary.to_pylist()
     normal = [None if name is None else composed(name) for name in entries]
     return normal, column.indices.drop_null().to_numpy()
 
 
 def _is_text(kind: Any) -> bool:
-    """True for text, and for bytes, which some programs write text as."""
+    """True for text, and for bytes, because some programs write text as bytes."""
     return any(
         check(kind)
         for check in (

@@ -1,4 +1,4 @@
-"""Reads image files within bounds of size and work, and refuses hostile ones before they are decoded."""
+"""Reads image files within bounds of size and work, and refuses hostile files before they are decoded."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ import numpy as np
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-#: Images with more pixels are refused by their header, without decoding them. PIL warns of "decompression bombs" (a few
-#: kilobytes that unfold to gigabytes) from this number on, but refuses only images twice as large.
+#: Images with more pixels are refused by their header. At this number, PIL warns of "decompression bombs" (kilobytes
+#: that unpack to gigabytes), but it refuses only images of twice the number.
 MAX_IMAGE_PIXELS = 89_478_485
-#: Larger files, in bytes, are refused; photographs are a thousand times smaller.
+#: Maximum size of a file in bytes; photographs are a thousand times smaller.
 MOST_BYTES = 1 << 30
-#: Most pixels times scans of a JPEG, some seconds of work; usual files have at most ten scans.
+#: Maximum of pixels × scans of a JPEG, a few seconds of work; usual files have at most ten scans.
 _MOST_SCANNED = 10**10
-#: A scan of a JPEG has this many bytes or more.
+#: Minimum size of a scan of a JPEG, in bytes.
 _SCAN_BYTES = 10
-#: Numbers of TIFF tags.
+#: TIFF tags.
 _SAMPLES_PER_PIXEL = 277
 _PLANAR_CONFIGURATION = 284
 _TILE_WIDTH = 322
 _TILE_LENGTH = 323
 _SAMPLE_FORMAT = 339
-#: The sample format of signed integers.
+#: TIFF sample format of signed integers.
 _SIGNED = 2
-#: TIFF compressions that are read: none, LZW, PackBits, and the two codes for deflate.
+#: Accepted TIFF compressions: none, LZW, PackBits, and the two codes for deflate.
 _COMPRESSIONS = (1, 5, 32773, 8, 32946)
-#: Deflate can turn a few bytes into gigabytes.
+#: TIFF codes for deflate, which can unpack a few bytes to gigabytes.
 _DEFLATE = (8, 32946)
 
 
 class DecodeError(Exception):
-    """An image that cannot be read; the message is one line."""
+    """An unreadable image; the message is one line."""
 
 
 def read(path: str | Path, first: int = -1) -> bytes:
-    """The bytes of a file, or only the `first` ones. Raises DecodeError for anything that cannot be read."""
+    """Return the contents of a file, or its `first` bytes. Raises DecodeError for an unreadable file."""
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
@@ -50,19 +50,19 @@ def read(path: str | Path, first: int = -1) -> bytes:
             check_bytes(status.st_size)
         with open(path, "rb") as file:
             return file.read(first)
-    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
         raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
 
 
 def check_bytes(size: int) -> None:
-    """Raise DecodeError for a file of too many bytes."""
+    """Raise DecodeError for a file with too many bytes."""
     if size > MOST_BYTES:
         most = f"an image may have at most {MOST_BYTES:,}"
         raise DecodeError(f"the file has {size:,} bytes; {most}")
 
 
 def check_size(height: int, width: int, max_pixels: int) -> str:
-    """The size in words. Raises DecodeError for an image without pixels, or with more than `max_pixels`."""
+    """Return the size in words. Raises DecodeError for an image without pixels, or with more than `max_pixels`."""
     size = f"{width} × {height} pixels"
     if height * width < 1:
         raise DecodeError(f"the image has {size}")
@@ -72,10 +72,10 @@ def check_size(height: int, width: int, max_pixels: int) -> str:
 
 
 def check_jpeg(data: bytes, image: JpegImageFile, max_pixels: int) -> None:
-    """Raise DecodeError for too many pixels, or for scans that would take minutes to decode."""
+    """Raise DecodeError for a JPEG with too many pixels, or with scans that take minutes to decode."""
     size = check_size(image.height, image.width, max_pixels)
     pixels = image.height * image.width
-    # A scan takes few bytes but goes over all pixels: a megabyte can hold half an hour of work.
+    # a scan has few bytes but covers all pixels, so that a megabyte can take half an hour
     if pixels * len(data) > _SCAN_BYTES * _MOST_SCANNED:
         content = np.frombuffer(data, dtype=np.uint8)
         scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
@@ -85,14 +85,16 @@ def check_jpeg(data: bytes, image: JpegImageFile, max_pixels: int) -> None:
 
 
 def check_tiff(image: TiffImageFile, max_pixels: int) -> None:
-    """Raise DecodeError for what PIL reads as something else: missing strips as black, signed numbers as unsigned."""
+    """Raise DecodeError for a TIFF that PIL misreads: missing strips become black, signed numbers unsigned."""
     tags = image.tag_v2
-    # PIL reads whole tiles
+    # PIL allocates whole tiles
     check_size(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), max_pixels)
     if image.mode == "L" and _SIGNED in (tags.get(_SAMPLE_FORMAT) or ()):
         expected = "expected uint8, uint16, or floats between 0 and 1"
         raise DecodeError(f"pixels have type int8; {expected}")
-    if image.tile and image.tile[0][0] == "raw":  # in compressed files libtiff misses them
+    if (
+        image.tile and image.tile[0][0] == "raw"
+    ):  # in compressed files, libtiff reports missing strips
         planes = tags.get(_SAMPLES_PER_PIXEL, 1) if tags.get(_PLANAR_CONFIGURATION) == 2 else 1
         stored = 0
         for tile in image.tile:
@@ -103,7 +105,7 @@ def check_tiff(image: TiffImageFile, max_pixels: int) -> None:
 
 
 def check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
-    """Raise DecodeError for a page of tifffile that is truncated, or too large, packed or unpacked."""
+    """Raise DecodeError for a page of a TIFF that is truncated, too large or in an unsupported layout."""
     bands = page.samplesperpixel
     if page.imagedepth != 1 or page.compression not in _COMPRESSIONS or page.dtype is None:
         compression = int(page.compression)
@@ -120,7 +122,7 @@ def check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
     pixels = page.imagelength * page.imagewidth
     check_bytes(pixels * page.dtype.itemsize * max(bands, channels))
     parts = min(len(page.dataoffsets), len(page.databytecounts))
-    if parts < math.prod(page.chunked):  # would be black
+    if parts < math.prod(page.chunked):  # missing parts would be black
         raise DecodeError("the TIFF is truncated: strips or tiles are missing")
     largest = high * wide * bands * page.dtype.itemsize
     for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):

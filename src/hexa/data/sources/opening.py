@@ -19,7 +19,7 @@ from hexa.runtime import paths
 
 
 def digits(argument: str, split: str | None, spec: str) -> Source:
-    """scikit-learn's 1,797 handwritten digits of 8×8 pixels; a fixed stratified quarter is the test split."""
+    """Return scikit-learn's 1,797 handwritten digits of 8×8 pixels; a fixed stratified quarter is the test split."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -39,8 +39,8 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
     return ArraySource(colour, numbers, names, name=spec, split=split, splits=splits)
 
 
-#: Source names and what builds them from (what follows the colon, the split or None, the whole name for messages).
-#: MODULE:CLASS is imported when the first source of its kind is opened: a folder of images needs no pyarrow.
+#: Builders of sources by name; arguments: text after the colon, split or None, full name for messages. A text
+#: MODULE:CLASS is imported when its first source is opened, so that a folder of images needs no pyarrow.
 SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
     "digits": digits,
     "folder": FolderSource,
@@ -55,13 +55,13 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
 def open_source(
     spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3
 ) -> Source:
-    """Open the source `spec`: NAME, NAME:ARGUMENT or a folder's path, then perhaps ,max_value=N, ,links=follow and #SPLIT.
+    """Open a source of images.
 
-    #SPLIT overrides `split`. max_value=N: see `Source.max_value`. links=follow: see `paths.Inside`.
-    max_image_pixels: larger images count as unreadable; None for `decode.MAX_IMAGE_PIXELS`. channels: of
-    every image, 3 for RGB; files with another number count as unreadable.
-    Raises UserError, one line with a remedy: an unknown name, a folder that is missing, empty or cannot be read, an
-    unknown split, labels that are not class numbers.
+    spec: NAME, NAME:ARGUMENT or the path of a folder, optionally followed by ,max_value=N (see `Source.max_value`),
+    ,links=follow (see `paths.Inside`) and #SPLIT, which overrides `split`. max_image_pixels: images with more pixels
+    count as unreadable (default: `decode.MAX_IMAGE_PIXELS`). channels: number of channels, 3 for RGB; images with
+    another number count as unreadable. Raises UserError for an unknown name, a missing, empty or unreadable folder, an
+    unknown split, and labels that are not class numbers.
     """
     if "\0" in spec:
         raise UserError(f"data {spec!r}: a name cannot contain a zero byte")
@@ -78,7 +78,7 @@ def open_source(
     if kind not in SOURCES:
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")
-    # options of an evaluation may arrive from the command line as any type
+    # the command line may pass any type for options of an evaluation
     most = max_image_pixels
     if most is not None and not (isinstance(most, int) and most > 0):
         raise UserError(f"max_image_pixels must be an integer > 0, got {most}")

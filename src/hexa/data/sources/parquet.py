@@ -1,4 +1,4 @@
-"""Parquet files in Hugging Face's layout."""
+"""Reads Parquet files in the layout of Hugging Face."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from hexa.data.sources.splits import SPLIT_NAMES, files_by_prefix, files_by_spli
 from hexa.runtime.memory import usable_memory
 from hexa.runtime.paths import Inside, location
 
-#: Rows that are unpacked together.
+#: Number of rows that are unpacked together.
 _ROWS = 16
-#: If the largest value may have more bytes than this, rows are unpacked one by one.
+#: If a batch of rows may exceed this number of bytes, rows are unpacked one by one.
 _LARGE = 64 << 20
-#: Bytes of a row group that are joined, which takes as much again.
+#: Maximum number of bytes that are joined at a time, because joining takes the same memory again.
 _JOINED = 256 << 20
-#: Rows that are looked at to tell whether a column has images.
+#: Number of rows that are searched for images.
 _LOOKED_AT = 20
 
 
 class ArrowSource(Source):
-    """Images whose files are in an Arrow column: bytes alone, or structs of `bytes` and perhaps `path`."""
+    """A source of image files in an Arrow column of bytes, or of structs of `bytes` and optionally `path`."""
 
     _bytes: Any
 
     def _take_images(self, column: Any) -> list[str | None]:
-        """Keep the bytes, and set `paths`. Returns the name in each row, None where it has none."""
+        """Store the bytes and set `paths`; return the name in each row, None if it is missing."""
         is_struct = pa.types.is_struct(column.type)
         chunks = column.chunks
         parts = [chunk.field("bytes") if is_struct else chunk for chunk in chunks]
@@ -57,12 +57,12 @@ class ArrowSource(Source):
 
 
 class ParquetSource(ArrowSource):
-    """A column with the bytes of image files, in a struct or alone, and optionally a label column.
+    """Parquet files with a column of image files (bytes, or structs with bytes) and optionally a label column.
 
-    A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. The
-    encoded images are kept in memory, at most as many bytes as the name says: PATH,bytes=N. Without N, all Parquet
-    sources of the process, such as the splits of one, may take half of the memory together. UserError if a split
-    unpacks to more; an image of more than a gigabyte is unreadable.
+    A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. Encoded
+    images are kept in memory, at most N bytes for PATH,bytes=N. Without N, all Parquet sources of the process together
+    may use half of the memory. Raises UserError if a split unpacks to more. An image of more than a gigabyte is
+    unreadable.
     """
 
     _read_from: list[Path]
@@ -107,9 +107,9 @@ class ParquetSource(ArrowSource):
         )
 
     def _image_column(self, types: Mapping[str, Any]) -> str:
-        """The column of images: the only struct of bytes, or the first column of structs or bytes that has images.
+        """Return the image column: the only struct of bytes, or the first column of structs or bytes with images.
 
-        Raises UserError if there is none.
+        Raises UserError if no column has images.
         """
         structs = [name for name, kind in types.items() if _holds_files(kind)]
         binaries = [name for name, kind in types.items() if _is_binary(kind)]
@@ -118,12 +118,12 @@ class ParquetSource(ArrowSource):
         of_images = [name for name in (*structs, *binaries) if self._has_images(name)]
         if of_images or structs:
             return (of_images or structs)[0]
-        expected = "bytes of image files, or a struct with a binary field 'bytes', one image a row"
+        expected = "bytes of image files, or structs with a binary field 'bytes', one image per row"
         held = some((f"{name} ({kind})" for name, kind in types.items()), most=20)
         raise UserError(f"data '{self.name}': no image column ({expected}); its columns: {held}")
 
     def _has_images(self, column: str) -> bool:
-        """True if one of the first values of a column, bytes alone or in a struct, is an image."""
+        """True if one of the first values of a column, bytes or a struct with bytes, is an image."""
         rows = pq.ParquetFile(self._read_from[0]).iter_batches(1, columns=[column])
         for row in itertools.islice(rows, _LOOKED_AT):
             value = row.column(0)[0].as_py()
@@ -133,7 +133,7 @@ class ParquetSource(ArrowSource):
         return False
 
     def _columns(self, name: str, files: Iterable[Path]) -> Iterator[Any]:
-        """The column called `name` of each of these files that has it, in validated parts."""
+        """Yield the column `name` of each file that has it, in validated parts."""
         for file in files:
             if name in pq.read_schema(file).names:
                 for part in unpacked([file], [name], self._most, self.name, self._remedy):
@@ -141,7 +141,7 @@ class ParquetSource(ArrowSource):
                     yield part.column(name)
 
     def _whole(self, name: str) -> Any:
-        """A column of all files of the split. Raises whatever pyarrow raises on damaged files."""
+        """Return a column of all files of the split. Raises any error of pyarrow for damaged files."""
         parts = unpacked(self._read_from, [name], self._most, self.name, self._remedy)
         # permissive: files may mix 32-bit and 64-bit numbers, or short and long offsets
         table = pa.concat_tables(parts, promote_options="permissive")
@@ -161,7 +161,7 @@ class ParquetSource(ArrowSource):
 
 
 def _files(root: Path, spec: str) -> dict[str, list[Path]]:
-    """{split: its files}. Raises UserError if there are none."""
+    """Return {split: files}. Raises UserError if there are no files."""
     if root.is_file():
         known = set(files_by_prefix([root])) & set(SPLIT_NAMES)
         return files_by_split([root]) if known else {"train": [root]}
@@ -173,7 +173,7 @@ def _files(root: Path, spec: str) -> dict[str, list[Path]]:
 
 
 def _names(chunk: Any) -> list[str | None]:
-    """The name of each image, None where the file has none."""
+    """Return the name of each image; None if the row has no name."""
     if not pa.types.is_struct(chunk.type):
         return [None] * len(chunk)
     at = chunk.type.get_field_index("path")
@@ -184,13 +184,13 @@ def _names(chunk: Any) -> list[str | None]:
 
 
 def _stamp(footer: Any) -> list[tuple[int, int]]:
-    """The rows and bytes of each row group."""
+    """Return rows and bytes of each row group."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def half_of_memory() -> int:
-    """Bytes of half the memory of the machine, or of the container."""
+    """Return half of the memory of the machine or container, in bytes."""
     return usable_memory() // 2
 
 
@@ -201,10 +201,11 @@ def unpacked(
     spec: str,
     remedy: str,
 ) -> Iterator[Any]:
-    """These columns (None: all) of the files, a table for each row group, or several if that is large.
+    """Yield columns of the files (default: all columns), a table for each row group, or several for a large row group.
 
-    A file of kilobytes can unpack to gigabytes, and claim that it does not, so a few rows are unpacked at a time and
-    counted; one, where the first is large. UserError if there are more than `most` bytes. spec: the source's name.
+    A file of kilobytes can unpack to gigabytes and claim another size. Rows are therefore unpacked and counted in small
+    batches, or one by one if the first row is large. Raises UserError for more than `most` bytes. spec: name of the
+    source. remedy: end of the message.
     """
     left = most
     for path in files:
@@ -233,7 +234,7 @@ def unpacked(
 
 
 def class_names(schema: Any, label: str) -> list[str] | None:
-    """The class names in Hugging Face's metadata, if there are any."""
+    """Return the class names in the metadata of Hugging Face; None if there are none."""
     with suppress(
         ValueError, TypeError, KeyError, RecursionError
     ):  # the metadata may hold anything

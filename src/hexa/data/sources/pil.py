@@ -1,4 +1,4 @@
-"""Opens image files with PIL, in formats from a closed list, their headers checked before anything is decoded."""
+"""Opens image files of a closed list of formats with PIL, and checks headers before decoding."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from hexa.runtime.packages import import_extra
 _PNG = b"\x89PNG\r\n\x1a\n"
 #: Bit depth and colour type of PNGs in 8-bit grey and RGB.
 _PLAIN_PNG = (b"\x08\x00", b"\x08\x02")
-#: Which class reads which kind of file. The list is closed: PIL knows forty more formats, few of them tested against
-#: hostile files, and one (EPS) is a program that it hands to Ghostscript. See also `_reader`.
+#: Reader class of each format. The list is closed, because few of the forty other formats of PIL are tested against
+#: hostile files, and EPS files are programs for Ghostscript. See also `_reader`.
 _READERS: dict[str, type[ImageFile]] = {
     "JPEG": JpegImageFile,
     "PNG": PngImageFile,
@@ -43,7 +43,7 @@ _READERS: dict[str, type[ImageFile]] = {
     "AVIF": AvifImageFile,
 }
 _ORIENTATION = ExifTags.Base.Orientation
-#: The EXIF orientations of images that lie on their side.
+#: EXIF orientations with swapped height and width.
 _ON_SIDE = (5, 6, 7, 8)
 
 
@@ -51,7 +51,7 @@ _ON_SIDE = (5, 6, 7, 8)
 def quiet() -> Iterator[None]:
     """Silence the warnings of decoders (odd metadata, large images, deprecations) in the whole process.
 
-    Changing the filters costs time, so use it around passes over many images, not around a single one.
+    A change of filters costs time, so use this context around passes over many images, not around a single image.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"(PIL|torchvision\.io)\b")
@@ -59,7 +59,7 @@ def quiet() -> Iterator[None]:
 
 
 def opened(data: bytes, max_pixels: int) -> ImageFile:
-    """The image with only its header read (JPEG XL: decoded, its size checked before)."""
+    """Open an image and read its header only; a JPEG XL image is decoded after a check of its size."""
     kind = kinds.kind_of(data)
     if kind is None:
         raise DecodeError("not an image in a known format" if data else "the file is empty")
@@ -72,15 +72,17 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
         check_size(header.height, header.width, max_pixels)
     try:
         image: ImageFile = reader(io.BytesIO(_plain_png(data) if kind == "PNG" else data))
-    except SyntaxError as error:  # what PIL raises for headers it cannot parse
+    except SyntaxError as error:  # PIL raises SyntaxError for invalid headers
         said = " ".join(str(error).split()) if error.__cause__ is None else "its header is broken"
         if said == "unknown pixel mode":
             said = "pixels of this type are not supported; save it with 8 or 16 bits, or as .npy"
         raise DecodeError(f"cannot be read as {kind}: {said}") from None
-    except RuntimeError:  # the plugin for JPEG XL, which speaks of how it was built
+    except RuntimeError:  # the message of the JPEG XL plugin describes its own build
         raise DecodeError(f"cannot be read as {kind}: the file is damaged") from None
     if header is not None and header.turned and not getattr(image, "jpeg", False):
-        image.info.pop("exif", None)  # it is turned already; a JPEG packed into JPEG XL is not
+        image.info.pop(
+            "exif", None
+        )  # the decoder has turned the image, unless it is a JPEG packed into JPEG XL
     if isinstance(image, JpegImageFile):
         check_jpeg(data, image, max_pixels)
     check_size(image.height, image.width, max_pixels)
@@ -90,7 +92,7 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
 
 
 def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
-    """The decoded image, turned upright; a JPEG at 1/shrink of its size. Raises whatever PIL raises."""
+    """Decode an image and turn it upright; a JPEG is decoded at 1/shrink of its size. Raises any error of PIL."""
     image = opened(data, max_pixels)
     if shrink > 1:
         image.draft("RGB", (image.width // shrink, image.height // shrink))
@@ -100,7 +102,7 @@ def upright(data: bytes, max_pixels: int, shrink: int = 1) -> Image.Image:
 
 
 def turn(image: Image.Image, like: Image.Image | None = None) -> None:
-    """Turn an image upright by its own EXIF, or by that of another image."""
+    """Turn an image upright by its own EXIF orientation, or by the orientation of `like`."""
     with suppress(Exception):  # damaged EXIF says nothing about the pixels
         if like is not None:
             image.getexif()[_ORIENTATION] = like.getexif()[_ORIENTATION]
@@ -108,7 +110,7 @@ def turn(image: Image.Image, like: Image.Image | None = None) -> None:
 
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
-    """(H, W) of a JPEG once upright, from its header alone; None for other files and broken headers."""
+    """Return (H, W) of the upright JPEG, from its header alone; None for other files and broken headers."""
     if kinds.kind_of(data) == "JPEG":
         with suppress(Exception):  # as in `decode`
             image = JpegImageFile(io.BytesIO(data))
@@ -120,11 +122,11 @@ def jpeg_size(data: bytes) -> tuple[int, int] | None:
 
 
 def _reader(kind: str) -> Any:
-    """The class of PIL, or of its plugins, that reads this kind of file."""
+    """Return the class of PIL or of a plugin that reads a format."""
     if kind in _READERS:
         return _READERS[kind]
     if kind not in kinds.EXTRAS:
-        raise DecodeError(f"{kind} files are not read here")
+        raise DecodeError(f"{kind} files are not supported here; convert the file to PNG or TIFF")
     extra, module = kinds.EXTRAS[kind]
     try:
         plugin: Any = import_extra(module, extra, kind)
@@ -134,10 +136,10 @@ def _reader(kind: str) -> Any:
 
 
 def _plain_png(data: bytes) -> bytes:
-    """An 8-bit grey or colour PNG reduced to pixels and EXIF; any other PNG unchanged.
+    """Reduce an 8-bit grey or colour PNG to pixels and EXIF; return any other PNG unchanged.
 
-    PIL refuses images whose text or colour profile is broken or large. A colour key, and an orientation in XMP or
-    after the pixels, are dropped as well: torchvision ignored them when it read these files.
+    PIL refuses images with a broken or large text or colour profile. A colour key, and an orientation in XMP or after
+    the pixels, are dropped as well, because torchvision ignores them.
     """
     if data[24:26] not in _PLAIN_PNG:
         return data

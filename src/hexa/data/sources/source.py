@@ -1,4 +1,4 @@
-"""The base of all sources of images, images in memory, and parts of a source."""
+"""The base class of sources, images in memory, and parts of a source."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from hexa.runtime.random import Stream
 Labels = NDArray[np.int64]
 Part = TypeVar("Part")
 
-#: Labels must be below this, or below the number of images: scores are kept for every class up to the highest, so a
-#: damaged label would fill the memory.
+#: Upper bound on class numbers, unless there are more images. Scores exist for every class number up to the highest, so
+#: that a damaged label would fill the memory.
 _MOST_CLASSES = 100_000
-#: Kinds of files that are left out and named.
+#: Maximum number of kinds of left-out files in a message.
 _MOST_KINDS = 20
-#: What a part has in common with its source.
+#: Attributes that a part shares with its source.
 _OF_PARTS = (
     "name",
     "split",
@@ -41,14 +41,14 @@ _OF_PARTS = (
     "unlabelled",
     "drawn",
 )
-#: Images whose largest value is looked for.
+#: Number of images that are searched for the largest value.
 _LOOKED_AT = 32
-#: The value from which on 16-bit images are bright enough.
+#: A note warns about 16-bit images whose largest value is below this.
 _DARK = 2**14
 
 
 class Drawn(NamedTuple):
-    """A part of a source that was asked for: `images` of its images, out of `of`, drawn by `seed`."""
+    """A requested part of a source: `images` of its `of` images, drawn by `seed`."""
 
     images: int
     of: int
@@ -59,68 +59,68 @@ class Source:
     """The images of one split, by position. A sub-class defines `encoded` or `decode`."""
 
     name: str
-    """As the user gave it, without the split."""
+    """Name of the source as given by the user, without the split."""
     split: str
-    """Such as train or test."""
+    """Split, such as train or test."""
     _splits: list[str]
     _home: str = ""
-    """What makes `paths` the names of files, if they are stored one by one: their folder, with a slash."""
+    """Folder of the image files, with a slash at the end; empty if images are not single files."""
     _read_from: Sequence[str | Path] = ()
-    """The files that images are read from otherwise; none if all images are in memory and in the fingerprint."""
+    """Files that hold the images, if images are not single files; empty if all images are in memory."""
     labels: Labels | None = None
-    """int64 [N], one class per image; or multi-label [N, C], 1 for present, −1 for absent, 0 for difficult."""
+    """Classes int64 [N]; or multi-labels [N, C] with 1 for present, −1 for absent, 0 for difficult; None without labels."""
     unlabelled: int = 0
-    """Number of images without a label where others have one; `labels` is None then."""
+    """Number of images without a label if other images have labels; `labels` is then None."""
     class_names: list[str] | None = None
-    """By label."""
+    """Names of the classes, by class number; None if unknown."""
     paths: list[str]
-    """One per image, relative to the source, for messages and tables."""
+    """Path of each image, relative to the source."""
     fingerprint: str
-    """Changes when the images do, independent of where they are stored and of file times; for large sources it covers
-    names, sizes and a sample of the contents."""
+    """Digest of the images, independent of their location and of file times. For large sources, it covers names, sizes
+    and a sample of the contents."""
     uniform_size: tuple[int, int] | None = None
-    """(H, W) if all images are known to have it."""
+    """Common size (H, W) of all images; None if unknown."""
     max_image_pixels: int = MAX_IMAGE_PIXELS
-    """Larger images are unreadable."""
+    """Images with more pixels are unreadable."""
     channels: int = 3
-    """Channels of every image; images with another number are unreadable."""
+    """Number of channels; images with another number are unreadable."""
     grouped: Labels | None = None
-    """int64 [N], the group of every image as the user gave it (`--groups`); None if not given."""
+    """Group of every image by --groups, int64 [N] (default: None, no groups by the user)."""
     ungrouped: int = 0
-    """Number of images for which the user's groups have no entry."""
+    """Number of images without an entry in --groups."""
     drawn: Drawn | None = None
-    """The part that these images are (`--images`); None for whole sources."""
+    """Drawn part of the source (`--images`); None for a whole source."""
 
     max_value: int | None = None
-    """The value that is white in images of more than 8 bits; the highest of their type if None."""
+    """Value of white in images of more than 8 bits (default: the maximum of their type)."""
     left_out: Mapping[str, int] = {}
-    """How many files are not images that can be read, by what they are, such as a suffix."""
+    """Numbers of files that are not readable images, by kind, such as a suffix."""
     unfit_labels: str = ""
-    """A sentence on labels that are there and cannot be used."""
+    """Reason why existing labels cannot be used; empty if there is none."""
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def notes(self, broken: int = 0) -> list[str]:
-        """What every command that reads these images says of them; empty if there is nothing to say.
+        """Return notes on the images for the user.
 
-        broken: how many of them could not be read, if that is known.
+        broken: number of unreadable images, if known.
         """
         notes = self._own_notes()
         if self.left_out or broken:
             notes.append(self.counted(broken))
         if self.unfit_labels:
-            notes.append(f"{self.title}: no labels are used: {self.unfit_labels}")
+            notes.append(f"{self.title}: the labels are ignored, because {self.unfit_labels}")
         brightest = self._brightest()
         if brightest < _DARK:
             white = 2 ** brightest.bit_length() - 1
             dark = f"the largest value of these 16-bit images is {brightest:,} of 65,535"
             remedy = f"if {white:,} is white, give {self.name},max_value={white}"
-            notes.append(f"{self.title}: {dark}, so they come out nearly black; {remedy}")
+            notes.append(f"{self.title}: {dark}, so they appear nearly black; {remedy}")
         return notes
 
     def _own_notes(self) -> list[str]:
-        """What a part says, too: how it was drawn, and how many of its images are in no group."""
+        """Return the notes that also apply to a part: the draw, and images without a group."""
         notes = []
         if self.drawn is not None and self.drawn.images != self.drawn.of:
             asked, count, seed = self.drawn
@@ -134,7 +134,7 @@ class Source:
         return notes
 
     def _brightest(self) -> int:
-        """The largest value in a sample of 16-bit images; `_DARK` if there are none or the user said what is white."""
+        """Return the largest value in a sample of 16-bit images; `_DARK` without such images or if max_value is set."""
         found = 0
         every = max(1, len(self) // _LOOKED_AT)
         for index in range(0, len(self) if self.max_value is None else 0, every):
@@ -143,85 +143,85 @@ class Source:
         return found or _DARK
 
     def counted(self, broken: int = 0) -> str:
-        """The sentence that counts the images, without the broken ones, and everything that is left out."""
+        """Return a sentence with the numbers of readable images and of left-out files."""
         return f"{self.title}: {len(self) - broken:,} images{self._others(broken)}"
 
     def _others(self, broken: int = 0) -> str:
-        """What is left out: broken images first, then the most frequent kinds of files."""
+        """Return the end of a sentence with the numbers of broken images and of left-out files, most frequent first."""
         kinds = sorted(self.left_out.items(), key=lambda item: (-item[1], item[0]))
         counts = [("broken", broken), *kinds] if broken else kinds
         told = some((f"{count:,} {what}" for what, count in counts), most=_MOST_KINDS)
         return f"; left out: {told}" if counts else ""
 
     def _check_not_empty(self, where: str, remedy: str = "") -> None:
-        """Raise UserError if there are no images in `where`."""
+        """Raise UserError if the source, read from `where`, has no images."""
         if not self.paths:
             raise UserError(f"data '{self.name}': no images in {where}{self._others()}{remedy}")
 
     @property
     def title(self) -> str:
-        """The name, with the split if there are several."""
+        """Name of the source, with the split if there are several."""
         return f"{self.name}#{self.split}" if len(self._splits) > 1 else self.name
 
     @property
     def classes(self) -> Labels | None:
-        """The labels if every image has exactly one, int64 [N]; otherwise None."""
+        """Classes int64 [N] if every image has exactly one class; otherwise None."""
         return self.labels if self.labels is not None and self.labels.ndim == 1 else None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The name, split, number of images, fingerprint and part of the source, for JSON."""
+        """Name, split, number of images, fingerprint and drawn part, for JSON."""
         facts = {"source": self.name, "split": self.split, "images": len(self)}
         part = {} if self.drawn is None else {"drawn": self.drawn._asdict()}
         return {**facts, "fingerprint": self.fingerprint, **part}
 
     def splits(self) -> list[str]:
-        """All splits of the source."""
+        """Return all splits of the source."""
         return self._splits
 
     def decode(self, index: int) -> Tensor:
-        """Image `index` as uint8 [3, H, W], or as `hexa.data.sources.decode.decode` describes. Raises DecodeError."""
+        """Return image `index` as uint8 [3, H, W], or in another form of `decode`. Raises DecodeError."""
         data = self.encoded(index)
         if data is None:
             raise NotImplementedError("a source defines `encoded` or `decode`")
         return decode(data, self.max_image_pixels, self.channels, self.max_value)
 
     def encoded(self, index: int) -> bytes | None:
-        """The bytes of the image's file, or None if images are not stored as files. Raises DecodeError."""
+        """Return the contents of the image's file; None if images are not files. Raises DecodeError."""
         return read(self._home + self.paths[index]) if self._home else None
 
     def files(self) -> Iterable[str | Path]:
-        """Every file that images are read from; none if all images are in memory and in the fingerprint."""
+        """Return every file that images are read from; an empty list if all images are in memory."""
         return [self._home + path for path in self.paths] if self._home else self._read_from
 
     def groups(self) -> Labels | None:
-        """int64 [N], which images were taken together, such as at one visit or of one patient; None if nothing says so.
+        """Return the group of each image, such as a session or patient, int64 [N]; None without groups.
 
-        As the user said, or in folders of classes by the first folder inside these, if a class has two or more. Those
-        of one name in several classes are one group, and an image in none is alone.
+        Groups of the user come first. Otherwise, sub-folders of class folders are groups if a class has two or more of
+        them. Sub-folders of one name in several classes are one group. An image without a group is a group of its own.
         """
         return self.grouped
 
     def metadata(self, kind: str, name: str) -> list[str | None]:
-        """The value of a column or key (`kind`) called `name` for each image; None where there is no value.
+        """Return the value of the column or key (`kind`) `name` for each image; None if the value is missing.
 
-        Raises UserError if there is no such column or key.
+        Raises UserError if the source has no such column or key.
         """
-        where = "parquet sources have columns, webdatasets have keys in their .json"
-        remedy = "use those, or a CSV file of path,group"
+        where = "parquet sources have columns, webdatasets have keys in .json files"
+        remedy = "give one of these, or a CSV file of path,group"
         raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; {remedy}")
 
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
-        """Set the name and the split, the first if None; returns its part. Raises UserError for an unknown split."""
+        """Set name and split (default: the first split), and return the part. Raises UserError for an unknown split."""
         self.name = spec
         self._splits = list(parts)
         self.split = choose_split(spec, split, parts)
         return parts[self.split]
 
     def _identify(self, *parts: bytes) -> None:
-        """Set the fingerprint of a source whose images are single files."""
+        """Set the fingerprint of a source of single files."""
         files = list(self.files())
-        # over a network, asking for the sizes of a million files would take minutes
+        # over a network, reading the sizes of a million files takes minutes
         some_files = files[:: max(1, len(files) // 10_000)]
         sizes = [size_of(file) for file in some_files]
         contents = sample(len(files), lambda row: read(files[row], SAMPLED_BYTES))
@@ -234,9 +234,10 @@ class Source:
         others: Iterable[Any] = (),
         class_names: list[str] | None = None,
     ) -> None:
-        """Set `labels` and what belongs to them from Arrow arrays of labels, or `unfit_labels`.
+        """Set labels and class names from Arrow arrays, or set `unfit_labels`.
 
-        what: names them. others: the arrays of the other splits. class_names: of integers, by number.
+        what: name of the labels in messages. others: arrays of the other splits. class_names: names of integer labels,
+        by class number.
         """
         from hexa.data.sources.labels import NotClasses, not_classes, numbered  # imports pyarrow
 
@@ -250,8 +251,9 @@ class Source:
     def _take_labels(self, numbers: NDArray[Any], class_names: list[str] | None) -> None:
         """Set `labels`, `unlabelled` and `class_names`; `paths` must be set before.
 
-        numbers: classes of the images that have one, in order; negative ones are hidden, as in published test splits.
-        Names are ignored if there are fewer than classes. Raises UserError for impossible class numbers.
+        numbers: class numbers of the images that have one, in order; a negative number is a hidden label, as in
+        published test splits. Names are ignored if there are fewer names than classes. Raises UserError for impossible
+        class numbers.
         """
         most = max(_MOST_CLASSES, len(self))
         highest = int(numbers.max()) if len(numbers) else -1
@@ -271,7 +273,7 @@ class Source:
 
 
 class ArraySource(Source):
-    """Images in memory, uint8 [N, C, H, W]."""
+    """A source of images in memory, uint8 [N, C, H, W]."""
 
     def __init__(
         self,
@@ -302,7 +304,7 @@ class ArraySource(Source):
 
 
 class Subset(Source):
-    """The images of a source at positions `rows`, in that order."""
+    """The images of a source at positions `rows`, in the order of `rows`."""
 
     def __init__(self, source: Source, rows: Labels) -> None:
         self.source = source
@@ -317,7 +319,7 @@ class Subset(Source):
     def notes(self, broken: int = 0) -> list[str]:
         notes = self._own_notes()
         if broken:
-            notes.append(f"{broken:,} of these {len(self):,} images cannot be read")
+            notes.append(f"{broken:,} of {len(self):,} images cannot be read")
         return list(dict.fromkeys([*notes, *self.source.notes()]))
 
     def files(self) -> Iterable[str | Path]:
@@ -339,11 +341,11 @@ class Subset(Source):
 
 
 def draw_part(source: Source, images: int | None, seed: int) -> Source:
-    """A part of a source: as many of its images as asked for, in order; the source itself for None or if it has fewer.
+    """Draw `images` images of a source, in order; return the source itself for None or if it has fewer images.
 
-    If every image has one label, all classes have the same number of images, up to one, or all of their images if
-    they have fewer. The part depends on the seed, on the labels and on the number of images alone, and a smaller part
-    is within a larger one. Raises UserError for anything but a number above 0.
+    If every image has one label, classes have equal numbers of images (± 1); a smaller class has all of its images. The
+    part depends only on seed, labels and number of images, and a smaller part is contained in a larger part. Raises
+    UserError unless `images` is an integer above 0.
     """
     if images is None:
         return source
@@ -352,7 +354,7 @@ def draw_part(source: Source, images: int | None, seed: int) -> Source:
     generator = np.random.default_rng(Stream(seed).child("part of a source").integer())
     order = generator.permutation(len(source))
     if source.classes is not None:
-        # the first of every class in the drawn order, then the second of every class, and so on
+        # the first image of every class in the drawn order, then the second image of every class, and so on
         labels = source.classes[order]
         by_class = labels.argsort(kind="stable")
         ordered = labels[by_class]
@@ -366,12 +368,12 @@ def draw_part(source: Source, images: int | None, seed: int) -> Source:
 
 @contextmanager
 def reported(failure: str, remedy: str = "") -> Iterator[None]:
-    """Turn whatever a library raises on damaged data into a UserError: `failure`, the library's words, `remedy`."""
+    """Turn any exception of a library into a UserError of `failure`, the message of the library, and `remedy`."""
     try:
         yield
     except UserError:
         raise
-    except Exception as error:  # parsers raise all sorts of exceptions on damaged bytes
+    except Exception as error:  # parsers raise any exception on damaged bytes
         raise UserError(
             f"{failure}: {reason(error, 300) or type(error).__name__}{remedy}"
         ) from None

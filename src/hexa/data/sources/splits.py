@@ -13,22 +13,22 @@ _SPLITS = {
     "val": ("val", "valid", "validation"),
     "unlabeled": ("unlabeled", "unlabelled"),
 }
-#: Common names of splits, and ours. A validation split serves as `test` if there is no test split.
+#: Common names of splits -> names in hexa. Without a test split, the validation split is `test`.
 SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names}
 
 
 def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
-    """`split`, or the first of `splits` if None. Raises UserError if it is not one of them."""
+    """Return `split` (default: the first of `splits`). Raises UserError for an unknown split."""
     known = list(splits)
     if not known:
-        raise UserError(f"data '{spec}': has no splits")
+        raise UserError(f"data '{spec}': the source has no splits")
     if split is not None and split not in known:
         raise UserError(f"data '{spec}': no split '{split}'; its splits: {some(known)}")
     return split or known[0]
 
 
 def by_split(names: Iterable[str]) -> dict[str, str]:
-    """{split: name} with train and test first. Raises UserError if two names mean the same split."""
+    """Return {split: name} with train and test first. Raises UserError if two names mean the same split."""
     names_of: dict[str, str] = {}
     for name in names:
         other = names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
@@ -42,7 +42,7 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
 
 
 def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Group files by what precedes the first "." or "-" of their names: train-00000-of-00002.parquet is `train`."""
+    """Group files by the prefix before the first "." or "-": train-00000-of-00002.parquet is `train`."""
     groups: dict[str, list[Path]] = {}
     for file in files:
         groups.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
@@ -50,6 +50,6 @@ def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
 
 
 def files_by_split(files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Group files by the splits that their prefixes mean. Raises UserError as `by_split`."""
+    """Group files by split, according to their prefixes. Raises UserError like `by_split`."""
     groups = files_by_prefix(files)
     return {split: groups[name] for split, name in by_split(groups).items()}

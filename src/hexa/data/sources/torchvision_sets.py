@@ -1,4 +1,4 @@
-"""Data sets that torchvision downloads: small ones as arrays, photographs as the files that it lists."""
+"""Data sets of torchvision: small images as arrays, photographs as files."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from hexa.runtime.parsing import read_resource
 from hexa.runtime.paths import Inside, location
 
 Build = Callable[[str, str | None, str], Source]
-#: {split: arguments of torchvision's constructor}
+#: {split: arguments for the class of torchvision}.
 Splits = Mapping[str, Mapping[str, Any]]
 
 
 _SETS = read_resource("hexa.data.sources", "torchvision_sets.yaml")
-#: Sets of small images: torchvision's class, and the arguments of each split.
+#: Sets of small images: class of torchvision, and arguments of each split.
 ARRAYS: dict[str, tuple[str, Splits]] = _SETS["arrays"]
-#: Sets of photographs: torchvision's class, its attributes with files and labels, and the arguments of each split.
+#: Sets of photographs: class of torchvision, its attributes with files and labels, and arguments of each split.
 SETS: dict[str, tuple[str, list[str], Splits]] = _SETS["photographs"]
 
 
 def _listed(data: Any, listing: list[str]) -> tuple[list[Path], list[int]]:
-    """The files and labels of torchvision's object. Caltech-101 has no listing: its files are numbered by class."""
+    """Return files and labels of a data set. Caltech-101 has no list of files; its files are numbered by class."""
     if not listing:
         folder = Path(data.root) / "101_ObjectCategories"
         pairs = zip(data.y, data.index, strict=True)
@@ -44,7 +44,7 @@ def _listed(data: Any, listing: list[str]) -> tuple[list[Path], list[int]]:
 
 
 class PhotographSource(Source):
-    """A set of `SETS` in a given folder or the user's cache folder, downloaded if absent."""
+    """A set of `SETS` in a given folder or the cache folder of the user; it is downloaded if it is missing."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PhotographSource(Source):
 
 
 def builders() -> dict[str, Build]:
-    """What `SOURCES` makes the sources of torchvision's data sets with."""
+    """Return the builders of sources for data sets of torchvision, for `SOURCES`."""
     arrays: dict[str, Build] = {
         name: functools.partial(_array_source, *made) for name, made in ARRAYS.items()
     }
@@ -106,7 +106,7 @@ def _root(argument: str) -> Path:
 
 
 def _download(dataset: str, root: Path, arguments: Mapping[str, Any], spec: str) -> Any:
-    """torchvision's object of a data set. Raises UserError if it is neither in the folder nor can be downloaded."""
+    """Return the data set of torchvision. Raises UserError if it is missing and cannot be downloaded."""
     import torchvision.datasets
 
     try:
@@ -114,5 +114,5 @@ def _download(dataset: str, root: Path, arguments: Mapping[str, Any], spec: str)
         return getattr(torchvision.datasets, dataset)(root, download=True, **arguments)
     except (OSError, RuntimeError) as error:  # no network, no permission, a broken archive
         absent = f"{dataset} is not in {root} and cannot be downloaded ({reason(error, 200)})"
-        remedy = f"put it there, or name the folder that has it as {spec.partition(':')[0]}:ROOT"
+        remedy = f"put it there, or give its folder as {spec.partition(':')[0]}:ROOT"
         raise UserError(f"data '{spec}': {absent}; {remedy}") from None

@@ -1,4 +1,4 @@
-"""PASCAL VOC in its published layout: photographs with multi-label classes."""
+"""Reads PASCAL VOC in its published layout: photographs with multi-label classes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hexa.data.sources.limits import DecodeError, read
 from hexa.data.sources.source import Labels, Source
 from hexa.runtime.paths import Inside, location
 
-#: Where a year's folder has its lists: files CLASS_LIST.txt with image names and 1, 0 or −1.
+#: Folder of the lists of a year: files CLASS_LIST.txt with image names and 1, 0 or −1.
 LISTS = Path("ImageSets", "Main")
 _LABELS = (-1, 0, 1)
 
 
 class VOCSource(Source):
-    """The images in the classification lists of one year; the path is `VOCdevkit` (for VOC2007) or a year in it.
+    """The images in the classification lists of one year. The path is `VOCdevkit` (for VOC2007) or a year in it.
 
-    labels: int64 [N, C], 1 for present, −1 for absent, 0 for difficult (only hard-to-see objects of the class).
-    The splits train and test are the lists trainval and test; without a list test, the lists train and val.
+    labels: int64 [N, C], 1 for present, −1 for absent, 0 for difficult (only hard-to-see objects of the class). The
+    splits train and test are the lists trainval and test or, without a list test, the lists train and val.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
@@ -41,7 +41,7 @@ class VOCSource(Source):
 
 
 def year_folder(argument: str, spec: str) -> Path:
-    """The folder of one year. Raises UserError if there is none."""
+    """Return the folder of one year. Raises UserError if it is missing."""
     path = location(argument)
     for root in (path, path / "VOC2007", path / "VOCdevkit" / "VOC2007"):
         if argument and (root / LISTS).is_dir():
@@ -51,7 +51,7 @@ def year_folder(argument: str, spec: str) -> Path:
 
 
 def _lists(root: Path) -> dict[str, str]:
-    """{split: name of its list}."""
+    """Return {split: name of the list}."""
     names = {path.stem.rpartition("_")[2] for path in (root / LISTS).glob("*_*.txt")}
     published = ("trainval", "test") if {"trainval", "test"} <= names else ("train", "val")
     lists = dict(zip(("train", "test"), published, strict=True)) | {
@@ -62,7 +62,7 @@ def _lists(root: Path) -> dict[str, str]:
 
 
 def _read(root: Path, list_name: str, spec: str) -> tuple[list[str], list[str], Labels]:
-    """Class names in alphabetical order, image names, and labels [N, C]."""
+    """Return class names in alphabetical order, image names, and labels [N, C]."""
     files = sorted((root / LISTS).glob(f"*_{list_name}.txt"))
     columns: list[list[int]] = []
     names: list[str] = []

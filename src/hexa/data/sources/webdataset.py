@@ -1,4 +1,4 @@
-"""Images in tar shards, as WebDataset writes them."""
+"""Reads images in tar shards in the layout of WebDataset."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from hexa.runtime.paths import Inside, location
 
 Value = TypeVar("Value")
 _RANGE = re.compile(r"\{(\d{1,18})\.\.(\d{1,18})\}")
-#: Shards that a pattern may expand to.
+#: Maximum number of shards of a pattern.
 _MOST_SHARDS = 100_000
-#: Most bytes of a label, or of a tar header.
+#: Maximum size of a label or a tar header, in bytes.
 _MOST_READ = 1 << 20
 
 
 class Member(NamedTuple):
-    """Where an image is stored in a shard. problem: why it cannot be read from there."""
+    """Position of an image in a shard. problem: reason why the image is unreadable; None if it is readable."""
 
     name: str
     offset: int
@@ -41,11 +41,11 @@ class Member(NamedTuple):
 
 
 class WebDatasetSource(Source):
-    """Samples KEY.jpg (or another image format), each with a label in KEY.cls or KEY.json (`label`), a number or a name.
+    """Samples KEY.jpg (or another image format), with a label in KEY.cls or in the field `label` of KEY.json.
 
-    The argument is a folder of shards, a pattern such as shards/train-*.tar or train-{0000..0127}.tar, or one file.
-    The split is the part of a shard's name before the first "-". Shards are indexed once, and images read from their
-    place in the shard, in any order. Nothing is ever unpacked.
+    A label is a number or a name. The argument is a folder of shards, a pattern such as shards/train-*.tar or
+    train-{0000..0127}.tar, or one file. The split is the part of a shard's name before the first "-". Shards are indexed
+    once; images are read in any order from their position in the shard, without unpacking.
     """
 
     _read_from: list[Path]
@@ -53,7 +53,7 @@ class WebDatasetSource(Source):
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         shards = _shards(argument, spec)
         Inside(spec, _root(argument)).check(map(str, shards), "the folder")
-        # shards that all have the same prefix, whatever it is, are the split `train`
+        # shards with one common prefix are the split `train`
         is_one = len(files_by_prefix(shards)) == 1
         groups = {"train": shards} if is_one else files_by_split(shards)
         self._read_from = self._open_split(spec, split, groups)
@@ -63,7 +63,7 @@ class WebDatasetSource(Source):
         self.paths = [f"{shard.name}/{member.name}" for shard, member in self._places]
         self._check_not_empty(str(self._read_from[0]))
         rest = [shard for name, group in groups.items() if name != self.split for shard in group]
-        # the other splits are read only if labels are text
+        # the generator reads the other splits only if labels are text
         others = _read(rest, spec, _label, Counter())
         what = "label in .cls or .json"
         self._number_labels(what, map(_labels, [found]), map(_labels, [others]))
@@ -102,7 +102,7 @@ class WebDatasetSource(Source):
 
 
 def _root(argument: str) -> Path:
-    """The folder or file that the argument names, or the folder in which its pattern begins."""
+    """Return the folder or file of the argument, or the folder at the beginning of its pattern."""
     place = location(argument)
     if place.exists():
         return place
@@ -111,7 +111,7 @@ def _root(argument: str) -> Path:
 
 
 def _shards(argument: str, spec: str) -> list[Path]:
-    """The files of a folder, of a pattern with * or {000..127}, or a single file, in order."""
+    """Return the shards of a folder, a pattern with * or {000..127}, or a single file, in order."""
     if argument and location(argument).is_dir():
         argument = f"{argument}/*.tar"
     patterns = _expanded(os.path.expanduser(argument), spec)
@@ -123,7 +123,7 @@ def _shards(argument: str, spec: str) -> list[Path]:
 
 
 def _expanded(pattern: str, spec: str) -> list[str]:
-    """The patterns that a pattern with ranges stands for. Raises UserError for too many."""
+    """Expand the ranges of a pattern. Raises UserError for too many shards."""
     found = _RANGE.search(pattern)
     if found is None:
         return [pattern]
@@ -143,18 +143,18 @@ def _read(
     read: Callable[[bytes, str], Value | None],
     left_out: Counter[str],
 ) -> Iterator[tuple[Path, Member, Value | None]]:
-    """Every image of these shards with its shard, and read(content, "cls" or "json") of its sample's .cls or .json.
+    """Yield shard, image and the value of read(content, "cls" or "json") for every sample with an image.
 
-    If no member of a sample has the suffix of an image, one whose content is that of an image is taken. left_out:
-    counts the members of samples without an image by suffix. Raises UserError for anything but complete tar files, and
-    for two images of one key.
+    If no member of a sample has an image suffix, a member with the content of an image is the image. left_out: counts
+    members of samples without an image, by suffix. Raises UserError for an incomplete tar file, and for two images of
+    one key.
     """
     for shard in shards:
         if not shard.is_file():
             raise UserError(f"data '{spec}': {shard} is not a file")
         with reported(f"data '{spec}': {shard} is not a complete, uncompressed tar file"):
             samples = _index(shard, read)
-        # first those whose suffixes say that they are images
+        # samples with an image suffix come first
         for key, found in sorted(samples.items(), key=lambda item: not item[1].images):
             images = found.images or [place for why, place in found.others if why is None]
             if not found.images:
@@ -168,7 +168,7 @@ def _read(
 
 
 class _Sample(Generic[Value]):
-    """The members of one key: images, others with why they are left out, and what was read of .cls or .json."""
+    """The members of one key: images, other members with the reason to leave them out, and the value of .cls or .json."""
 
     def __init__(self) -> None:
         self.images: list[Member] = []
@@ -177,7 +177,7 @@ class _Sample(Generic[Value]):
 
 
 def _index(shard: Path, read: Callable[[bytes, str], Value | None]) -> dict[str, _Sample[Value]]:
-    """The samples of a shard by key. Raises whatever `tarfile` raises on damaged headers."""
+    """Index the samples of a shard by key. Raises any error of `tarfile` for damaged headers."""
     samples: defaultdict[str, _Sample[Value]] = defaultdict(_Sample)
     with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for member in _members(archive, file):
@@ -200,12 +200,12 @@ def _index(shard: Path, read: Callable[[bytes, str], Value | None]) -> dict[str,
 
 
 def _first(file: _Headers, member: tarfile.TarInfo, count: int) -> bytes:
-    """The first bytes of a member, at most `count`."""
+    """Read the first bytes of a member, at most `count`."""
     return file.at(member.offset_data, min(count, member.size))
 
 
 class _Headers(io.BufferedReader):
-    """A file that reads at most one MiB at a time, whatever lengths its headers claim."""
+    """A file that refuses to read more than one MiB at a time, because headers may claim any length."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is None or not 0 <= size <= _MOST_READ:
@@ -220,7 +220,7 @@ class _Headers(io.BufferedReader):
 
 
 def _members(archive: tarfile.TarFile, file: _Headers) -> Iterator[tarfile.TarInfo]:
-    """All members. Raises ReadError where `tarfile` would loop forever, or stop early without an error."""
+    """Yield all members. Raises ReadError for archives on which `tarfile` loops forever or stops early in silence."""
     last = -1
     for member in archive:
         if member.offset <= last or member.size < 0:
@@ -232,12 +232,12 @@ def _members(archive: tarfile.TarFile, file: _Headers) -> Iterator[tarfile.TarIn
 
 
 def _labels(samples: Iterable[tuple[Path, Member, object]]) -> Any:
-    """The labels of samples as an Arrow array. Raises NotClasses."""
+    """Return the labels of samples as an Arrow array. Raises NotClasses."""
     return of_values([label for _, _, label in samples])
 
 
 def _label(content: bytes, kind: str) -> object:
-    """The label in a .cls or .json file, if there is one: a number, a name, or what cannot be a class."""
+    """Return the label in a .cls or .json file: a number, a name, or another value; None without a label."""
     value = _json(content)
     if kind == "json":
         other = value if isinstance(value, int | str) else None

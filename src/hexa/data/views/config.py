@@ -1,4 +1,4 @@
-"""Configurations of views, and those of published methods by name."""
+"""Configurations of views, with the settings of published methods by name."""
 
 from __future__ import annotations
 
@@ -22,26 +22,27 @@ def _within(low: float, high: float) -> Any:
     return pydantic.AfterValidator(check)
 
 
-#: Shares of an image's area; sides, lengths and the like against each other.
+#: Range of shares of an image's area.
 Scale = Annotated[Range, _within(1e-6, 1.0)]
+#: Range of ratios, such as of sides or lengths.
 Ratio = Annotated[Range, _within(0.01, 100)]
-#: Least side of a view in pixels.
+#: Smallest side of a view in pixels.
 LEAST_SIZE = 4
 #: Largest side of a view in pixels.
 MOST_SIZE = 4096
-#: Largest number of views.
+#: Maximum number of views.
 MOST_VIEWS = 256
 #: Fields that only affect RGB images.
 COLOURED = ("stain", "saturation", "hue", "grayscale_probability", "randaugment_ops")
 _COLOURS = ("jitter", "grayscale", "blur", "solarize")
 
-#: {name: fields of `ViewsConfig`}, those of published methods.
+#: {name: fields of `ViewsConfig`} of published methods.
 RECIPES: dict[str, dict[str, Any]] = read_resource("hexa.data.views", "recipes.yaml")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Views of one size drawn from one distribution: `Crops` with every field set."""
+    """Views of one size from one distribution: `Crops` with every field set."""
 
     count: int
     size: int
@@ -51,97 +52,96 @@ class Group:
 
 
 class Crops(Config):
-    """A further group of views; a field that is none takes the value of the first group."""
+    """A further group of views; fields that are none have the value of the first group."""
 
     count: int = pydantic.Field(gt=0, le=MOST_VIEWS)
-    """Independent draws for every image."""
+    """Number of views of an image in this group."""
     size: int | None = pydantic.Field(default=None, ge=LEAST_SIZE, le=MOST_SIZE)
-    """Pixels of a view's side."""
+    """Side of a view in pixels."""
     scale: Scale | None = None
     """Range of the share of the image's area that a crop covers."""
     blur_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
-    """How often a view is blurred."""
+    """Probability of a Gaussian blur."""
     solarize_probability: float | None = pydantic.Field(default=None, ge=0, le=1)
-    """How often values from ½ upwards are inverted."""
+    """Probability of solarisation, which inverts values of ½ and more."""
 
     def sized(self, share: float) -> Crops:
-        """The same at this share of its size."""
+        """Return the group with its size multiplied by `share`."""
         return self.model_copy(
             update={"size": self.size and max(LEAST_SIZE, round(self.size * share))}
         )
 
 
 class ViewsConfig(Config):
-    """How views are made from an image. The defaults are MoCo-v2's (F20).
+    """Settings of the views of an image. The defaults are those of MoCo-v2 (F20).
 
-    `recipe`, a name in RECIPES, may be given instead of the fields: it fills in those that are absent, and is stored
-    as `based_on`. If `based_on` is given too (a stored configuration), fields that still have its values change to
-    those of the recipe, the size only if the recipe has one.
+    `recipe`, a name in RECIPES, sets the fields that are not given, and is stored as `based_on`. If `based_on` is given
+    too, as in a stored configuration, `recipe` replaces the fields that still have the values of `based_on`; the size is
+    replaced only if the new recipe has one.
     """
 
     based_on: str = "moco-v2"
-    """The recipe that the other fields are based on."""
+    """Name of the recipe of the other fields."""
     size: int = pydantic.Field(default=224, ge=LEAST_SIZE, le=MOST_SIZE)
-    """Pixels of a view's side."""
+    """Side of a view in pixels."""
     test_scale: float = pydantic.Field(default=1.0, ge=0.25, le=4)
-    """Evaluation and export take features of images of `test_scale` · size pixels. Crops show things larger than whole
-    images do: views of three quarters of the size show them about as large, for half as much (FixRes, NeurIPS 2019)."""
+    """Image size in evaluation and export, divided by `size`. Random crops enlarge objects, so that views of ¾ of the
+    evaluation size show objects at a similar size, at half the cost (FixRes, NeurIPS 2019)."""
     num_views: int = pydantic.Field(default=2, gt=0, le=MOST_VIEWS)
-    """Independent draws from the same pipeline for every image."""
+    """Number of views of an image, drawn independently from one distribution."""
     scale: Scale = (0.2, 1.0)
     """Range of the share of the image's area that a crop covers."""
     magnification: Ratio | None = None
-    """Range of view pixels per image pixel, instead of `scale`, for images whose scale has a meaning. A crop has
-    size / magnification pixels, but not more than the image."""
+    """Range of view pixels per image pixel, for images with a fixed physical scale; replaces `scale`. The side of a crop
+    is size / magnification pixels, or the whole image if that is smaller."""
     extra_crops: tuple[Crops, ...] = ()
-    """Further groups of views, like the first except for the fields they set: multi-crop."""
+    """Further groups of views (multi-crop); fields that a group does not set have the values of the first group."""
     ratio: Ratio = (3 / 4, 4 / 3)
-    """Range of a crop's width over its height."""
+    """Range of width / height of a crop."""
     flip_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
-    """How often a view is mirrored horizontally."""
+    """Probability of mirroring a view horizontally."""
     vertical_flip_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """How often a view is mirrored vertically."""
+    """Probability of mirroring a view vertically."""
     quarter_turn_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """How often a view is turned by 90, 180 or 270 degrees, equally often; 0.75 makes all four directions alike."""
+    """Probability of a rotation by 90, 180 or 270 degrees; at 0.75, all four directions are equally likely."""
     stain: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """For stained sections: the amounts of haematoxylin, eosin and DAB change by factors uniform in [1 − s, 1 + s] and
-    shifts uniform in [−s, s] of optical density, in every view, before all other colour operations."""
+    """Strength s of stain jitter for histology. In every view, before other colour operations, the amounts of
+    haematoxylin, eosin and DAB change by factors in [1 − s, 1 + s] and by shifts in [−s, s] of optical density."""
     jitter_probability: float = pydantic.Field(default=0.8, ge=0, le=1)
-    """How often colours are jittered."""
+    """Probability of colour jitter."""
     brightness: float = pydantic.Field(default=0.4, ge=0, le=10)
-    """Factors are uniform in [max(0, 1 − b), 1 + b]."""
+    """Strength b of the brightness jitter: the factor is uniform in [max(0, 1 − b), 1 + b]."""
     contrast: float = pydantic.Field(default=0.4, ge=0, le=10)
-    """As for brightness."""
+    """Strength c of the contrast jitter: the factor is uniform in [max(0, 1 − c), 1 + c]."""
     saturation: float = pydantic.Field(default=0.4, ge=0, le=10)
-    """As for brightness."""
+    """Strength s of the saturation jitter: the factor is uniform in [max(0, 1 − s), 1 + s]."""
     hue: float = pydantic.Field(default=0.1, ge=0, le=0.5)
-    """Shifts are uniform in [−h, h] turns."""
+    """Strength h of the hue jitter: the shift is uniform in [−h, h] turns."""
     grayscale_probability: float = pydantic.Field(default=0.2, ge=0, le=1)
-    """How often colours are dropped."""
+    """Probability of conversion to grey."""
     blur_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
-    """How often a view is blurred."""
+    """Probability of a Gaussian blur."""
     blur_sigma: Ratio = (0.1, 2.0)
-    """Standard deviation in pixels of the view; the kernel reaches 3 σ of the largest."""
+    """Range of the standard deviation of the blur, in view pixels; the kernel radius is 3 times the maximum."""
     solarize_probability: float = pydantic.Field(default=0.0, ge=0, le=1)
-    """How often values from ½ upwards are inverted."""
+    """Probability of solarisation, which inverts values of ½ and more."""
     randaugment_ops: int = pydantic.Field(default=0, ge=0, le=100)
-    """Number of RandAugment operations, each drawn from fifteen and applied with probability ½; 0 for none."""
+    """Number of RandAugment operations, each drawn from fifteen and applied with probability ½."""
     randaugment_magnitude: float = pydantic.Field(default=10.0, ge=0, le=10)
-    """Their mean magnitude, timm's `m`."""
+    """Mean magnitude of RandAugment, `m` of timm."""
     randaugment_magnitude_std: float = pydantic.Field(default=0.5, ge=0, le=100)
-    """Standard deviation of the magnitudes, which are clipped to [0, 10]."""
+    """Standard deviation of RandAugment magnitudes, which are clipped to [0, 10]."""
     order: tuple[str, ...] = _COLOURS
-    """The order of the colour operations; randaugment may be left out if randaugment_ops is 0. Crop and flip come
-    first."""
+    """Order of the colour operations, which follow crop and flip; randaugment may be omitted if randaugment_ops is 0."""
 
     @property
     def test_size(self) -> int:
-        """Pixels of the side of the images that features are extracted from."""
+        """Side in pixels of the images in evaluation and export."""
         return round(self.test_scale * self.size)
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """All groups in the order of the views: the first, then extra_crops."""
+        """All groups in the order of the views: the first group, then extra_crops."""
         own = (self.size, self.scale, self.blur_probability, self.solarize_probability)
         first = Group(self.num_views, *own)
         others = [group.model_dump(exclude_none=True) for group in self.extra_crops]
@@ -149,7 +149,7 @@ class ViewsConfig(Config):
 
     @property
     def total_views(self) -> int:
-        """The number of views of an image, over all groups."""
+        """Number of views of an image, over all groups."""
         return sum(group.count for group in self.groups)
 
     @pydantic.model_validator(mode="before")
@@ -164,7 +164,9 @@ class ViewsConfig(Config):
         before = RECIPES.get(fields.get("based_on", ""))
         if before is not None:
             usual = {key: field.default for key, field in cls.model_fields.items()} | before
-            kept = {"size"} - RECIPES[name].keys()  # a recipe without a size leaves it unchanged
+            kept = {"size"} - RECIPES[
+                name
+            ].keys()  # a recipe without a size leaves the size unchanged
             fields = {
                 key: entry
                 for key, entry in fields.items()
@@ -187,7 +189,7 @@ class ViewsConfig(Config):
     def _valid(self) -> ViewsConfig:
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
             known = ", ".join(_COLOURS)
-            raise _refused("order", f"must name each of {known} once, and randaugment if wanted")
+            raise _refused("order", f"must name each of {known} once, and optionally randaugment")
         if self.randaugment_ops and "randaugment" not in self.order:
             example = f"for example [{', '.join(RECIPES['infomin']['order'])}]"
             raise _refused("order", f"must contain randaugment for randaugment_ops, {example}")
@@ -202,7 +204,7 @@ def _refused(field: str, problem: str) -> ConfigError:
 
 
 def _plain(value: Any) -> Any:
-    """Equal before and after YAML: tuples as lists, configurations as mappings, without the fields that are none."""
+    """Return a value in the form of YAML: lists for tuples, mappings without fields that are none for configurations."""
     if isinstance(value, Config):
         return _plain(value.model_dump())
     if isinstance(value, dict):

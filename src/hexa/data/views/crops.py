@@ -1,4 +1,4 @@
-"""Cuts all crops of a photograph after decoding it once."""
+"""Decodes a photograph once and cuts all of its crops."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hexa.data.sources.source import Source
 from hexa.data.views.making import Views
 from hexa.ops.photometric import unit
 
-#: A photograph is decoded at a half, quarter or eighth of its size if every crop still has this many pixels per pixel
-#: of its view, so that the difference to decoding it at full size stays below that of the resizing.
+#: A photograph is decoded at 1/2, 1/4 or 1/8 of its size if every crop still has this many pixels per view pixel. The
+#: error of the small size then stays below the error of the resizing.
 REDUCING_GAP = 2.0
-#: Reading the header pays off from this file size on, in bytes.
+#: Minimum file size in bytes for which reading the header first saves time.
 _LARGE = 200_000
 
 
 class Cut(NamedTuple):
-    """The crop of one view in pixels of the whole image, and how it is turned (0 or 1)."""
+    """The crop of one view in pixels of the whole image, with flips and transposition (0 or 1)."""
 
     top: int
     left: int
@@ -32,19 +32,19 @@ class Cut(NamedTuple):
     upside_down: int
     transposed: int
     side: int
-    """Pixels of the side of the view."""
+    """Side of the view in pixels."""
 
     @property
     def scale(self) -> float:
-        """Pixels of the image per pixel of the view."""
+        """Image pixels per view pixel."""
         return min(self.height, self.width) / self.side
 
 
 def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> list[Tensor]:
     """Decode image `position` once and cut its V views, tensors [C, S_v, S_v], uint8 or float in [0, 1].
 
-    numbers: [V, P], what `views.draw` drew for this image. Equals torchvision's `resized_crop` with antialiasing plus
-    flips and turns, except for large JPEGs (see REDUCING_GAP). Raises DecodeError.
+    numbers: [V, P], drawn by `views.draw` for this image. Except for large JPEGs (see REDUCING_GAP), the views equal
+    torchvision's `resized_crop` with antialiasing, then flips and turns. Raises DecodeError.
     """
     data = source.encoded(position) if source.channels == 3 else None
     size = jpeg_size(data) if data is not None and len(data) >= _LARGE else None
@@ -63,7 +63,7 @@ def cut_crops(source: Source, position: int, views: Views, numbers: Tensor) -> l
 
 
 def _cut(image: Tensor, cut: Cut, down: float, across: float) -> Tensor:
-    """A view [C, S, S] of an image that was decoded at these shares of its height and width."""
+    """Return a view [C, S, S] of an image that was decoded at the shares `down` and `across` of height and width."""
     rows = _span(cut.top, cut.height, down)
     columns = _span(cut.left, cut.width, across)
     part = image[None, :, rows, columns]
@@ -79,13 +79,13 @@ def _cut(image: Tensor, cut: Cut, down: float, across: float) -> Tensor:
 
 
 def _span(start: int, length: int, share: float) -> slice:
-    """Rows or columns, one or more."""
+    """Return a slice of at least one row or column."""
     begin = round(start * share)
     return slice(begin, max(round((start + length) * share), begin + 1))
 
 
 def _cuts(views: Views, numbers: Tensor, height: int, width: int) -> list[Cut]:
-    """The crop of each view of an image of these sizes."""
+    """Return the crops of all views of an image of size height × width."""
     cuts: list[Cut] = []
     for group, share in views.by_group(numbers):
         boxes, turns = views.boxes(share, height, width, group)

@@ -1,4 +1,4 @@
-"""The view of an image that evaluation sees: its centre."""
+"""Prepares images for evaluation: resizing and centre crop."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from torch.nn import functional
 
 from hexa.ops.photometric import unit
 
-#: Images with a longer side over this many times the shorter one are not resized whole: they could grow to gigabytes.
+#: Maximum ratio of the sides of an image that is resized whole; longer images could grow to gigabytes.
 LONGEST = 16
 
 
 class EvaluationTransform:
-    """Prepares images for evaluation: the centre crop (F23, F21).
+    """Resizes images and cuts the centre, for evaluation (F23, F21).
 
-    Maps uint8 [..., C, H, W] to uint8 [..., C, S, S], and uint16 and float to float in [0, 1]. Square images of at
-    most S pixels are taken whole (CIFAR at 32, STL-10 at 96), enlarged if smaller. Otherwise the shorter side is
-    resized to S / crop and the centre S × S is cut: 256 and 224 as published. Bilinear or bicubic, antialiased. If one
-    side is more than 16 times the other, only the middle of the image is used.
+    Maps uint8 [..., C, H, W] to uint8 [..., C, S, S], and uint16 and float to float in [0, 1]. A square image of at most
+    S pixels is used whole, and enlarged if it is smaller (CIFAR at 32, STL-10 at 96). For any other image, the shorter
+    side is resized to S / crop and the central S × S pixels are cut, 256 and 224 in publications. Resizing is bilinear or
+    bicubic, with antialiasing. If one side is more than 16 times the other, only the middle of the image is used.
     """
 
     def __init__(self, size: int, crop: float = 224 / 256, interpolation: str = "bilinear") -> None:
         self.size = size
         self.interpolation = interpolation
-        #: Pixels of the shorter side before the cut.
+        #: Shorter side before the cut, in pixels.
         self.short = round(size / crop)
 
     def takes_whole(self, height: int, width: int) -> bool:
-        """Whether images of this size are used whole, without a crop."""
+        """True if images of this size are used whole, without a crop."""
         return height == width <= self.size
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -58,18 +58,18 @@ class EvaluationTransform:
 
 
 def _middle(length: int, most: int) -> slice:
-    """The middle of a side, of at most this length."""
+    """Return the middle of a side, at most `most` pixels long."""
     start = max(0, length - most) // 2
     return slice(start, start + most)
 
 
 def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tensor:
-    """[B, C, H, W], uint8 or float in [0, 1] -> [B, C, height, width] of the same type, antialiased."""
+    """Resize images [B, C, H, W], uint8 or float in [0, 1], to [B, C, height, width] of the same type, with antialiasing."""
     size = (height, width)
     if images.shape[2:] == size:
         return images
     is_bytes = images.dtype == torch.uint8
-    # four times as fast on bytes, and closer to PIL, which published code resizes with
+    # resizing bytes is four times faster, and closer to PIL, the resizer of published code
     if images.device.type == "cpu" and is_bytes:
         return functional.interpolate(images, size, mode=interpolation, antialias=True)
     floats = functional.interpolate(images.float(), size, mode=interpolation, antialias=True)

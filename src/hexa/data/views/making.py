@@ -1,4 +1,4 @@
-"""The views that a training step sees: crops and colours, drawn and made in batches on the device."""
+"""Makes the views of a training step: crops and colours, in batches on the device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hexa.runtime.random import Stream
 
 __all__ = ["Views", "ViewsConfig"]
 
-# Columns of the uniform numbers that determine one view of one image.
+# Columns of the uniform random numbers of one view of one image.
 _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
 (
     _FLIP,
@@ -29,17 +29,17 @@ _BOX = slice(0, geometry.UNIFORMS_PER_BOX)
     _HUE,
 ) = range(_BOX.stop, _BOX.stop + 11)
 _COLUMNS = _BOX.stop + 11
-# Further columns if views are turned or stained; those of RandAugment come last.
+# Further columns for turns and stain jitter; columns of RandAugment come last.
 _UPSIDE_DOWN, _TURNED, _QUARTERS = range(_COLUMNS, _COLUMNS + 3)
 _STAINS = slice(_COLUMNS + 3, _COLUMNS + 9)
-# Floats processed at a time: on a CPU, staying in the cache is up to twice as fast; on a GPU only memory matters.
+# Number of floats per chunk. A chunk that fits into the cache is up to twice as fast on a CPU; a GPU needs a memory limit.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 
 
 class Views:
-    """Makes the views of a batch, whose parameters are functions of (stream, row of the image in the global batch).
+    """Makes the views of a batch. Parameters of a view depend only on the stream and the row in the global batch.
 
-    Views are in the order of `ViewsConfig.groups`.
+    The views have the order of `ViewsConfig.groups`.
 
     >>> crops = Views(ViewsConfig(size=32))(images, stream)  # uint8 [B, 3, H, W] -> 2 × float [B, 3, 32, 32] in [0, 1]
     """
@@ -54,10 +54,10 @@ class Views:
         stream: Stream,
         rows: slice | None = None,
     ) -> tuple[Tensor, ...]:
-        """The views of `images` [B, C, H, W], uint8 or float in [0, 1]: V float32 [B, C, S_v, S_v] on their device.
+        """Return V views, float32 [B, C, S_v, S_v], of images [B, C, H, W], uint8 or float in [0, 1], on one device.
 
-        rows: the rows of these images in the global batch (default: all of it), so that several processes make the
-        views that one would have made. Pixels are float32 even under autocast.
+        rows: rows of these images in the global batch (default: the whole batch), so that several processes make the
+        same views as one process. Pixels are float32 even under autocast.
         """
         numbers = self.draw(stream, rows or slice(0, len(images)))  # [V, B, P]
         crops: list[Tensor] = []
@@ -67,7 +67,7 @@ class Views:
         return tuple(crops)
 
     def _group(self, images: Tensor, numbers: Tensor, group: Group) -> Tensor:
-        """The views of one group, [count, B, C, S, S], from uniform `numbers` [count, B, P]."""
+        """Return the views of one group, [count, B, C, S, S], from uniform `numbers` [count, B, P]."""
         batch, channels, height, width = images.shape
         count = len(numbers)
         size = group.size
@@ -90,7 +90,7 @@ class Views:
     def finish(
         self, crops: Sequence[Tensor], stream: Stream, rows: slice | None = None
     ) -> tuple[Tensor, ...]:
-        """Recolour crops that workers cut, V tensors [B, C, S_v, S_v], uint8 or float in [0, 1]."""
+        """Apply colour operations to the crops of workers, V tensors [B, C, S_v, S_v], uint8 or float in [0, 1]."""
         numbers = self.draw(stream, rows or slice(0, len(crops[0])))
         out = tuple(torch.empty(crop.shape, device=crop.device) for crop in crops)
         with torch.autocast(crops[0].device.type, enabled=False):
@@ -102,11 +102,11 @@ class Views:
         return out
 
     def draw(self, stream: Stream, rows: slice) -> Tensor:
-        """The numbers in [0, 1) that determine the views of these rows of the global batch: [V, rows, P].
+        """Return the random numbers in [0, 1) of the views of `rows` of the global batch: [V, rows, P].
 
-        A row's numbers depend on the stream and its position, not on the size of the batch; those of a group do not
-        depend on the groups after it, so that adding small crops leaves the large ones unchanged; and those of turns,
-        stains and RandAugment come last, from streams of their own, so that adding them leaves the crops unchanged.
+        The numbers of a row depend on the stream and the position of the row, not on the size of the batch. The numbers
+        of a group do not depend on later groups, so that further crops leave the first crops unchanged. Turns, stain
+        jitter and RandAugment have streams of their own, so that switching them on leaves the crops unchanged.
         """
         config = self.config
         turned = config.vertical_flip_probability or config.quarter_turn_probability or config.stain
@@ -128,7 +128,7 @@ class Views:
         return torch.cat(drawn)
 
     def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:
-        """Each group with its part [count, …] of the numbers [V, …] of all views."""
+        """Yield each group with its part [count, …] of the numbers [V, …] of all views."""
         return zip(
             self.groups, torch.split(numbers, [group.count for group in self.groups]), strict=True
         )
@@ -136,7 +136,7 @@ class Views:
     def boxes(
         self, numbers: Tensor, height: int, width: int, group: Group
     ) -> tuple[geometry.Boxes, geometry.Turns]:
-        """The crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of these sizes."""
+        """Return crop boxes and turns [n], on the CPU, from `numbers` [n, P] for images of size height × width."""
         config = self.config
         uniforms = numbers[:, _BOX]
         if config.magnification is None:
@@ -157,7 +157,7 @@ class Views:
     def recolor_(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
         """Apply colour operations in place to crops [n, C, S, S] of a group, from `numbers` [n, P].
 
-        Pixels are in [0, 1]; images without three channels get brightness, contrast, blur and solarisation only.
+        Pixels are in [0, 1]. Images without three channels get only brightness, contrast, blur and solarisation.
         """
         if strength := self.config.stain:
             change = strength * (2 * numbers[:, _STAINS] - 1)

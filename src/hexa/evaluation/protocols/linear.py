@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from hexa.config import Config
+from hexa.evaluation.features import for_inference
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, accuracies, named_changes
 from hexa.evaluation.split import stratified_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
@@ -76,10 +77,10 @@ def train(task: Task, options: LinearOptions) -> Outcome:
     epoch counts: top1 and top5 are those of the best epoch (as both codes report), *_last those of the last (D32).
     """
     stream = Stream(task.seed).child("linear")
-    # this also moves the backbone to the device, in eval mode
     test, test_labels = task.features("test")
     test = test.to(task.device)
     num_features = task.backbone.num_features
+    backbone = for_inference(task.backbone, task.device)
     classifier = new_classifier(num_features, task.num_classes, stream).to(task.device)
     optimizer = torch.optim.SGD(
         classifier.parameters(),
@@ -90,7 +91,7 @@ def train(task: Task, options: LinearOptions) -> Outcome:
 
     def scores(images: Tensor) -> Tensor:
         with torch.no_grad(), precisions.autocast(task.precision, task.device):
-            features = task.backbone(images).float()
+            features = backbone(images).float()
         return classifier(features)  # type: ignore[no-any-return]
 
     return learn(

@@ -7,7 +7,7 @@ compare with numbers that were published so; `corruptions`: the fifteen corrupti
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from hexa.evaluation.attack import (
 from hexa.evaluation.auto_attack import apgd, apgd_name, auto_attack
 from hexa.evaluation.corruptions import kinds as corruptions
 from hexa.evaluation.corruptions.official import opened
-from hexa.evaluation.features import nothing_read
+from hexa.evaluation.features import for_inference, nothing_read
 from hexa.evaluation.few_labels import half_width
 from hexa.evaluation.protocol import (
     Outcome,
@@ -46,7 +46,6 @@ from hexa.evaluation.protocol import (
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.split import draw_images
 from hexa.ops.photometric import unit
-from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 
 
@@ -246,7 +245,7 @@ def classifier(task: Task) -> Scores:
     """
     probe = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed)
     head = probe.linear().to(task.device)
-    backbone: Callable[[Tensor], Tensor] = precisions.place(task.backbone.eval(), task.device)
+    backbone = for_inference(task.backbone, task.device)
     return lambda images: head(backbone(images).float())
 
 
