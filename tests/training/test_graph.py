@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,14 +86,13 @@ def test_resumed_replay(tmp_path: Path) -> None:
     """A training that is resumed, and warms up again, ends where an uninterrupted one ends."""
     whole = made(tmp_path / "whole", Again())
     whole.run()
-    first = made(tmp_path / "first", Again())
-    first.optimizer.total_steps = whole.total_steps
     states: list[Any] = []
-    loader = first.loader
-    first.loader = ToyLoader(
-        lambda number: states.append(state_of(first)) if number == 12 else None
-    )  # type: ignore[assignment]
-    del loader
+
+    def note(number: int) -> None:
+        if number == 12:
+            states.append(copy.deepcopy(state_of(first)))
+
+    first = made(tmp_path / "first", Again(), loader=ToyLoader(note))
     first.run()
     second = made(tmp_path / "second", Again(), state=states[0])
     second.run()
