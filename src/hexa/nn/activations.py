@@ -14,7 +14,7 @@ class ReLU6(nn.ReLU6):
     of its input."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return _Clipped.apply(x) if torch.is_grad_enabled() else super().forward(x)  # type: ignore[no-any-return]
+        return _Clipped.apply(x) if torch.is_grad_enabled() else super().forward(x)
 
 
 class _Clipped(torch.autograd.Function):

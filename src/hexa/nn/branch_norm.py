@@ -4,7 +4,7 @@ F5)."""
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import reduce
@@ -41,10 +41,10 @@ class _Seen(NamedTuple):
     chosen: Any
     """Holds the running statistics."""
     momentum: float
-    mean: Tensor | None = None
-    """Mean of each group, [G, C]; None if the running statistics are up to date."""
-    spread: Tensor | None = None
-    """Unbiased variance of each group, [G, C]; if `counts` is given, 1 / √(Var[x] + eps) with the
+    mean: Any = None
+    """Tensor: mean of each group, [G, C]; None if the running statistics are up to date."""
+    spread: Any = None
+    """Tensor: unbiased variance of each group, [G, C]; if `counts` is given, 1 / √(Var[x] + eps) with the
     biased variance."""
     counts: tuple[int, ...] = ()
     """Number of values per channel in each group."""
@@ -114,7 +114,7 @@ def _follow_at_once(seen: list[_Seen]) -> None:
             torch._foreach_lerp_(running, torch.split(found, widths), momentum)
 
 
-def _variances(seen: list[_Seen]) -> Sequence[Tensor]:
+def _variances(seen: list[_Seen]) -> list[Tensor] | tuple[Tensor, ...]:
     """Return the unbiased variance of each group, [G, C], for batch-norms with the same kind of
     spread."""
     spreads = [one.spread for one in seen]
@@ -205,10 +205,11 @@ class BranchBatchNorm(nn.Module):
             y = F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
         else:
             y = F.batch_norm(x, None, None, weight, bias, True, 0.0, self.eps)
-        if branch.update and self.switch.seen is None:
-            _follow([seen])
+        pending = self.switch.seen
+        if branch.update and pending is not None:
+            pending.append(seen)
         elif branch.update:
-            self.switch.seen.append(seen)
+            _follow([seen])
         return self._acted(y)
 
     def chosen(self, branch: Branch) -> Any:

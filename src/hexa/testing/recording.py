@@ -15,12 +15,12 @@ _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 _FROM_HOST = torch.ops.aten.lift_fresh.default
 
 
-class Recording(TorchDispatchMode):
+class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside the context, record each call with its arguments: the layout of a tensor, the value of
     anything else."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[str, ...]] = []
         #: Calls for which the host would wait.
         self.reads: list[str] = []

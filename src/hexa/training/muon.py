@@ -24,7 +24,7 @@ _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _STEPS = 5
 
 
-def move(parameters: list[Tensor], steps: Sequence[Tensor], rate: float | Tensor) -> None:
+def move(parameters: list[Any], steps: Any, rate: float | Tensor) -> None:
     """θ ← θ − lr·v for each parameter; the rate is a number or a 0-d tensor on the device."""
     if isinstance(rate, Tensor):
         torch._foreach_sub_(parameters, torch._foreach_mul(steps, rate))

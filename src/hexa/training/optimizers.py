@@ -93,15 +93,17 @@ class SGD(torch.optim.SGD):
             if group["weight_decay"]:
                 steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
             if group["momentum"]:
-                velocities = self._velocities(parameters, steps, group["momentum"])
-                if group["nesterov"]:
-                    velocities = torch._foreach_add(steps, velocities, alpha=group["momentum"])
-                steps = velocities
+                momentum = group["momentum"]
+                velocities = self._velocities(parameters, steps, momentum)
+                ahead = group["nesterov"]
+                steps = (
+                    torch._foreach_add(steps, velocities, alpha=momentum) if ahead else velocities
+                )
             move(parameters, steps, group["lr"])
 
     def _velocities(
         self, parameters: list[nn.Parameter], steps: Sequence[Tensor], momentum: float
-    ) -> Sequence[Tensor]:
+    ) -> list[Tensor]:
         """v ← μ·v + g, which begins with g."""
         states = [self.state[parameter] for parameter in parameters]
         kept = [state.get("momentum_buffer") is not None for state in states]
