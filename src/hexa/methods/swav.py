@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import pydantic
 import torch
@@ -79,17 +79,6 @@ class Codes(PseudoLabels):
         return replace(self, codes=self.codes[:, index])
 
 
-class Phase(NamedTuple):
-    """What distinguishes the steps of a training."""
-
-    frozen: bool
-    """Prototypes do not learn."""
-    fills_queue: bool
-    """Embeddings go into the queue, if there is one."""
-    uses_queue: bool
-    """The queue is full, and balances codes."""
-
-
 class SwAV(Method[Codes], config=SwAVConfig):
     """L = mean over codes c, crops v ≠ c and images of −Σ_k q_ck · log softmax_k(z_v·c_k / τ) (F9).
 
@@ -120,24 +109,23 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
         assert embedding is not None, "codes are made of the clean embedding"
         config = self.config
+        frozen, _, uses_queue = self.phase(batch.step)
         codes = []
         for place, crop in enumerate(config.crops_for_assign):
             # every process balances the codes of all: one collective instead of one per sum
             rows = processes.all_gather(embedding[crop])
-            if self.queue.shape[1] and self.phase(batch.step).uses_queue:
+            if self.queue.shape[1] and uses_queue:
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
             found = sinkhorn(scores, config.epsilon, config.sinkhorn_iterations)
             codes.append(found[batch.rows])
-        return Codes(torch.stack(codes), self.phase(batch.step).frozen)
+        return Codes(torch.stack(codes), frozen)
 
-    def phase(self, step: int) -> Phase:
-        return Phase(
-            frozen=step < self.config.freeze_prototypes_steps,
-            fills_queue=step >= self.queue_start,
-            uses_queue=step >= self.queue_full,
-        )
+    def phase(self, step: int) -> tuple[bool, bool, bool]:
+        """Return whether the prototypes are frozen, the queue is filled, and the queue is used."""
+        frozen = step < self.config.freeze_prototypes_steps
+        return frozen, step >= self.queue_start, step >= self.queue_full
 
     def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
         scores = self._cosines(embedding, labels) / self.config.temperature
@@ -156,7 +144,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def commit(self, batch: Batch, embedding: Tensor, labels: Codes) -> None:
         self._normalize_prototypes()
         length = self.queue.shape[1]
-        if length and self.phase(batch.step).fills_queue:
+        if length and self.phase(batch.step)[1]:
             crops = self.config.crops_for_assign
             rows = torch.stack([processes.all_gather(embedding[crop]) for crop in crops])
             count = rows.shape[1]

@@ -63,8 +63,8 @@ class _Kind:
 class Steps:
     """Takes the steps of a training.
 
-    mode: "auto" replays steps if possible, True also prints why if not, False never does.
-    say: prints a line.
+    wanted: replay steps if possible.
+    say: prints why it is not possible.
     capture: `Captures` if None; tests on a CPU have another one.
     replays: False if all steps are eager.
     """
@@ -74,7 +74,7 @@ class Steps:
         objective: Objective,
         optimizer: ScheduledOptimizer,
         device: torch.device,
-        mode: bool | str = False,
+        wanted: bool = False,
         say: Callable[[str], object] = lambda line: None,
         capture: Capture | None = None,
     ) -> None:
@@ -84,10 +84,10 @@ class Steps:
         self._say = say
         self._capture = capture
         self._kinds: dict[Hashable, _Kind] = {}
-        obstacle = self._obstacle() if mode else "not asked for"
-        self.replays = not obstacle
+        obstacle = self._obstacle()
+        self.replays = wanted and not obstacle
         optimizer.capturable = self.replays
-        if mode is True and obstacle:
+        if wanted and obstacle:
             say(f"training.graph: {obstacle}, so steps are eager")
         if self.replays and capture is None:
             self._capture = Captures(device)
@@ -95,14 +95,13 @@ class Steps:
     def _obstacle(self) -> str:
         """Return why steps cannot be replayed; empty if they can."""
         method = self.objective.method
-        kinds = {method: type(method).__name__}
         moving = [name for name, hard in self.objective.hard_examples.items() if not hard.is_static]
         if self._capture is None and self.device.type != "cuda":
             return "there is no CUDA device"
         if processes.world_size() > 1:
             return "several processes exchange numbers on the host"
         if moving or not method.is_static:
-            return f"steps of {', '.join(moving) or kinds[method]} differ"
+            return f"steps of {', '.join(moving) or type(method).__name__} differ"
         if not self.optimizer.may_be_captured:
             return f"optimizer {self.optimizer.config.name} has numbers that change on the host"
         return ""

@@ -32,6 +32,24 @@ def move(parameters: list[Any], steps: Any, rate: float | Tensor) -> None:
         torch._foreach_add_(parameters, steps, alpha=-rate)
 
 
+def velocities(
+    optimizer: torch.optim.Optimizer,
+    parameters: list[Tensor],
+    gradients: Any,
+    momentum: float,
+    name: str,
+) -> list[Tensor]:
+    """v ← μ·v + g for each parameter, kept in its state under this name; the first v is g."""
+    states = [optimizer.state[parameter] for parameter in parameters]
+    for state, parameter in zip(states, parameters, strict=True):
+        if state.get(name) is None:
+            state[name] = torch.full_like(parameter, -0.0)  # -0.0 + g is g, bit for bit
+    found = [state[name] for state in states]
+    torch._foreach_mul_(found, momentum)
+    torch._foreach_add_(found, gradients)
+    return found
+
+
 class Muon(torch.optim.Optimizer):
     """Groups with `orthogonal` hold convolutions θ [out, in, k, k], seen as matrices [out, in·k²];
     others follow SGD.
@@ -64,18 +82,13 @@ class Muon(torch.optim.Optimizer):
             gradients: Any = [parameter.grad for parameter in parameters]
             if not group["orthogonal"]:
                 gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
-            # v ← μ·v + g
-            for parameter in parameters:
-                if "velocity" not in self.state[parameter]:
-                    self.state[parameter]["velocity"] = torch.zeros_like(parameter)
-            velocities = [self.state[parameter]["velocity"] for parameter in parameters]
-            torch._foreach_mul_(velocities, group["momentum"])
-            torch._foreach_add_(velocities, gradients)
+            momentum = group["momentum"]
+            found = velocities(self, parameters, gradients, momentum, "velocity")
             if group["orthogonal"]:
-                ahead = torch._foreach_add(gradients, velocities, alpha=group["momentum"])
+                ahead = torch._foreach_add(gradients, found, alpha=momentum)
                 _turn(parameters, ahead, group["lr"])
             else:
-                move(parameters, velocities, group["lr"])
+                move(parameters, found, group["lr"])
 
 
 def _turn(

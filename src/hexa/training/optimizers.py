@@ -3,9 +3,8 @@ the config."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass
 from functools import partial
 from types import MappingProxyType
@@ -14,11 +13,11 @@ from typing import Any, Literal, NamedTuple
 import pydantic
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import Tensor, nn
+from torch import nn
 
 from hexa.config import Config
 from hexa.ops.draws import of_step
-from hexa.training.muon import Muon, move
+from hexa.training.muon import Muon, move, velocities
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
@@ -94,27 +93,10 @@ class SGD(torch.optim.SGD):
                 steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
             if group["momentum"]:
                 momentum = group["momentum"]
-                velocities = self._velocities(parameters, steps, momentum)
+                found = velocities(self, parameters, steps, momentum, "momentum_buffer")
                 ahead = group["nesterov"]
-                steps = (
-                    torch._foreach_add(steps, velocities, alpha=momentum) if ahead else velocities
-                )
+                steps = torch._foreach_add(steps, found, alpha=momentum) if ahead else found
             move(parameters, steps, group["lr"])
-
-    def _velocities(
-        self, parameters: list[nn.Parameter], steps: Sequence[Tensor], momentum: float
-    ) -> list[Tensor]:
-        """v ← μ·v + g, which begins with g."""
-        states = [self.state[parameter] for parameter in parameters]
-        kept = [state.get("momentum_buffer") is not None for state in states]
-        old = [state["momentum_buffer"] for state in itertools.compress(states, kept)]
-        if old:
-            torch._foreach_mul_(old, momentum)
-            torch._foreach_add_(old, list(itertools.compress(steps, kept)))
-        for state, step, known in zip(states, steps, kept, strict=True):
-            if not known:
-                state["momentum_buffer"] = step.clone()
-        return [state["momentum_buffer"] for state in states]
 
 
 #: Optimizers that neither scale nor decay batch-norms and biases.
