@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How many calls of torch does a training step make? Every one is launched on a GPU, and small networks wait for that.
 
-    python benchmarks/operations.py [--out FILE.json] [CASE …]
+    python benchmarks/operations.py [--out FILE.json --name NAME] [CASE …]
 
 Counted on the CPU with the branches that a GPU takes: views and empty tensors are left out, a multi-tensor call counts
 as one. The numbers do not depend on the number of images or their size. The third step of a run is counted.
@@ -130,7 +130,7 @@ def count(experiment: Experiment) -> dict[str, Any]:
         "layers": layers,
         "casts and copies": casts,
         "others": every - layers - casts,
-        "by name": dict(calls.most_common(25)),
+        "by name": dict(calls.most_common(12)),
     }
 
 
@@ -138,7 +138,8 @@ def main() -> None:
     """Count each case, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("cases", nargs="*", default=list(CASES))
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, help="add to this file")
+    parser.add_argument("--name", default="now", help="under this name (default: now)")
     given = parser.parse_args()
     torch.set_num_threads(1)
     # take the branches of a GPU
@@ -151,9 +152,11 @@ def main() -> None:
             name, {key: value for key, value in found[name].items() if key != "by name"}, flush=True
         )
     about = environment(torch.device("cpu"), "bf16")
-    made = {name: about[name] for name in ("commit", "platform", "versions", "time")}
+    made = {name: about[name] for name in ("commit", "source", "platform", "versions", "time")}
     if given.out:
-        given.out.write_text(json.dumps({"made by": made, "steps": found}, indent=1) + "\n")
+        content = json.loads(given.out.read_text()) if given.out.exists() else {}
+        content[given.name] = {**made, "steps": found}
+        given.out.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":
