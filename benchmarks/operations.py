@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hexa.core import Batch
+from hexa.objective import Objective
 from hexa.recipes import get
 from hexa.recipes.experiment import Experiment, override
 from hexa.run import build
@@ -28,6 +29,7 @@ from hexa.run.build import Machine
 from hexa.runtime import precision
 from hexa.runtime.random import Stream
 from hexa.training.journal import environment
+from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.step import prepared, step
 
 MOCO = "cifar10-moco-v2"
@@ -96,31 +98,43 @@ class Counting(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def count(experiment: Experiment) -> dict[str, Any]:
-    """Calls of the third step of a training."""
+def built(experiment: Experiment) -> tuple[Objective, ScheduledOptimizer, Machine]:
+    """A training with random weights; that of `teacher` keeps its batch-norm statistics, as `harden` does."""
     machine = Machine.of(experiment)
     torch.manual_seed(0)
-    size = experiment.views.size
     kept = experiment.method.name == "teacher"
-    setting = replace(build.setting_of(experiment, 64), keep_statistics=kept)
+    setting = replace(build.setting_of(experiment, 2 * experiment.batch_size), keep_statistics=kept)
     network = build.backbones.build(experiment.network)
     method = precision.place(experiment.method.build(network, setting), machine.device)
     method.train()
     objective = build.build_objective(experiment, method, machine)
     optimizer = build.build_optimizer(experiment, method, 100)
+    return objective, optimizer, machine
+
+
+def batch_of(experiment: Experiment, number: int, device: torch.device) -> Batch:
+    """Random crops of step `number`."""
+    size = experiment.views.size
+    count = experiment.batch_size
+    stream = Stream(0).child("step", number)
+    generator = stream.child("pixels").generator(device)
+    crops = torch.rand(
+        experiment.views.total_views, count, 3, size, size, generator=generator, device=device
+    )
+    index = torch.arange(count, device=device)
+    return prepared(Batch(tuple(crops), index, stream, number), True)
+
+
+def count(experiment: Experiment) -> dict[str, Any]:
+    """Calls of the third step of a training."""
+    objective, optimizer, machine = built(experiment)
     for group in optimizer.optimizer.param_groups:
         group["foreach"] = True  # torch's choice on a GPU
     for number in range(3):
-        crops = tuple(
-            torch.rand(experiment.batch_size, 3, size, size)
-            for _ in range(experiment.views.total_views)
-        )
-        batch = Batch(
-            crops, torch.arange(experiment.batch_size), Stream(0).child("step", number), number
-        )
+        batch = batch_of(experiment, number, machine.device)
         counting = Counting()
         with counting:
-            step(objective, optimizer, prepared(batch, True), number)
+            step(objective, optimizer, batch, number)
     calls = counting.calls
     casts = sum(n for name, n in calls.items() if name.startswith(CASTS))
     layers = sum(n for name, n in calls.items() if any(part in name for part in LAYERS))

@@ -137,7 +137,7 @@ def test_steps_that_differ(fields: dict[str, Any], hard: dict[str, HardExample],
 
 def test_cpu_is_eager() -> None:
     """There is nothing to capture on a CPU."""
-    found = trainer(graph=True)
+    found = trainer(graph="auto")
     assert not found.steps.replays
     assert not found.optimizer.capturable
 

@@ -65,7 +65,8 @@ class Trainer:
         self.steps_per_epoch = self.loader.steps_per_epoch
         self.window = LossWindow(self.objective.plan().weights, self.device)
         say = self.journal.reporter.say
-        self.steps = Steps(self.objective, self.optimizer, self.device, self.config.graph, say)
+        graph = bool(self.config.graph)
+        self.steps = Steps(self.objective, self.optimizer, self.device, graph, say)
         self.clock = Clock(lambda: self.loader.wait_seconds)
         self.saved_step = -1
         self._interrupts = Interrupts(self.journal.reporter.say)
