@@ -1,36 +1,58 @@
-"""What stands in the documentation between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
+"""The generated parts of the documentation, between `<!-- generated: NAME -->` and `<!-- end of NAME -->`.
 
 Recipes come from the code, numbers from the result files in benchmarks/. A test compares; `python -m docs.generated`
-writes them again. Tables outside of the markers, and numbers in sentences, are typed.
+writes all parts again. Tables outside of the markers, and numbers in sentences, are typed.
 """
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import json
 import math
 import re
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import pydantic
 import yaml
+from rich.console import Console
 
 from hexa import recipes
+from hexa.cli import fields
 from hexa.config import choices
 from hexa.core import HardExample, MethodConfig
+from hexa.data.views.config import ViewsConfig
 from hexa.evaluation import protocols
 from hexa.evaluation.few_labels import half_width
+from hexa.hard_examples import Adversarial, CutMix
+from hexa.methods.teacher import TeacherConfig
 from hexa.recipes.modifiers import MODIFIERS
 from hexa.reporting.tables import counted, format_duration, mean_std
-from hexa_paper import published
-from hexa_paper.studies import EXPERIMENTS, KNN, METHODS, PROBE, TABLES, command_of, shown
+from hexa.runtime.parsing import read_resource
+from hexa.training.schedules import ScheduleConfig
+from hexa_paper import loop, published
+from hexa_paper.request import Request
+from hexa_paper.semi_supervised.options import SemiSupervisedOptions
+from hexa_paper.studies import (
+    EXPERIMENTS,
+    KNN,
+    METHODS,
+    PROBE,
+    TABLES,
+    command_of,
+    measure,
+    shown as published_rows,
+)
 from hexa_paper.tables import EPOCHS, TIME, TOLERANCE, Cell, markdown_table
 from tests.test_imports import FLOORS
 
+Choice = TypeVar("Choice", bound=pydantic.BaseModel)
 ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
@@ -102,6 +124,32 @@ FEW_IMAGES_UNDER_ATTACK = {
     **{f"ε = {epsilon}": ("robust", f"robust@{epsilon}") for epsilon in (1, 2, 4, 8)},
     "k-NN, clean": ("knn", "top1"),
 }
+#: MoCo-v2 for 200 epochs of ImageNet (Chen et al., 2020, table 3): hours of V100 GPUs, and forward passes of an image.
+V100_HOURS = 424
+V100_PASSES = 800
+#: Recipes with published settings.
+SETTINGS = (
+    "imagenet-moco-v1-200",
+    "imagenet-moco-v2-200",
+    "cifar10-moco-v2",
+    "imagenet-simclr",
+    "cifar10-simclr",
+    "imagenet-deepcluster-v2-200",
+    "imagenet-deepcluster-v2-8crop-200",
+    "imagenet-swav-b256-200",
+    "imagenet-swav-200",
+    "imagenet-byol-800",
+    "imagenet-simsiam",
+    "imagenet-dino",
+)
+#: Fields of their methods, and what the page calls them.
+MEMORY = {
+    "temperature": "τ",
+    "queue_size": "K",
+    "momentum": "m",
+    "num_prototypes": "prototypes",
+    "bn_groups": "G",
+}
 #: Its arms, by what they are called on the page.
 ROBUST_ARMS = {
     "plain": "MoCo-v2",
@@ -135,6 +183,7 @@ def table(rows: Iterable[Iterable[str]], *header: str) -> str:
 
 
 def recipe_table() -> str:
+    """A line for each recipe. A recipe whose docstring says "not run here" has settings of publications alone."""
     rows = [
         (
             f"`{one['name']}`",
@@ -143,14 +192,17 @@ def recipe_table() -> str:
             f"`{one['data']}`",
             str(one["epochs"]),
             str(one["batch_size"]),
+            "not run here"
+            if re.search("not (yet )?run here", one["expected"], re.I)
+            else "run here",
         )
         for one in recipes.describe()
     ]
-    return table(rows, "recipe", "method", "hard examples", "data", "epochs", "batch")
+    return table(rows, "recipe", "method", "hard examples", "data", "epochs", "batch", "status")
 
 
 def modifier_table() -> str:
-    """What can be added to a recipe's name."""
+    """The modifiers of recipes."""
     return table(
         [(f"`+{name}`", text) for name, text in MODIFIERS.items()], "modifier", "what it adds"
     )
@@ -173,6 +225,125 @@ def recipe_list() -> str:
     return "\n".join(parts)
 
 
+def hard_example_fields() -> str:
+    """The fields of adversarial and of cut-mixed views; those that every kind has are listed once."""
+    return field_table("hard_examples", Adversarial(), CutMix())
+
+
+def teacher_fields() -> str:
+    """The fields of the method `teacher`."""
+    return field_table("method", TeacherConfig())
+
+
+def published_settings() -> str:
+    """Optimizer, schedule and memory of the recipes whose settings were published."""
+    rows = []
+    for name in SETTINGS:
+        made = recipes.get(name)
+        optimizer = made.optimizer
+        rate = f"{optimizer.learning_rate:g} at {optimizer.base_batch_size or made.batch_size}"
+        method = made.method.model_dump()
+        memory = [
+            f"{title} {_settings(method[key])}" for key, title in MEMORY.items() if method.get(key)
+        ]
+        rows.append(
+            (
+                f"`{name}`",
+                f"{made.batch_size:,}",
+                f"{optimizer.name}, {rate}",
+                f"{optimizer.weight_decay:g}",
+                _schedule(made.schedule),
+                "; ".join(memory),
+            )
+        )
+    header = ("recipe", "batch", "optimizer, rate at batch", "decay", "schedule (epochs)", "method")
+    return table(rows, *header)
+
+
+def _schedule(schedule: ScheduleConfig) -> str:
+    """A schedule in words."""
+    if schedule.kind == "steps":
+        text = f"× {schedule.gamma:g} at {_settings(schedule.milestones)}"
+    else:
+        text = f"{schedule.kind} by {schedule.per}"
+    if schedule.final_share:
+        text += f" to {schedule.final_share:g} of the rate"
+    return text + f", warm-up {schedule.warmup_epochs:g}" * bool(schedule.warmup_epochs)
+
+
+def view_recipes() -> str:
+    """The named views: crops, colours, blur; shares of the area, and probabilities in parentheses."""
+    rows = []
+    for name in read_resource("hexa.data.views", "recipes.yaml"):
+        views = ViewsConfig.model_validate({"recipe": name})
+        small = [
+            f"{crops.count} × {_range(crops.scale or views.scale)}" for crops in views.extra_crops
+        ]
+        jitter = (views.brightness, views.contrast, views.saturation, views.hue)
+        rows.append(
+            (
+                f"`{name}`",
+                "; ".join([_range(views.scale), *small]),
+                f"{_settings(jitter)} ({views.jitter_probability:g})",
+                f"{views.grayscale_probability:g}",
+                f"{_range(views.blur_sigma)} ({views.blur_probability:g})",
+            )
+        )
+    jitter_title = "brightness, contrast, saturation, hue"
+    return table(rows, "`views.recipe`", "crops", jitter_title, "grey", "blur σ")
+
+
+def _range(ends: Sequence[float]) -> str:
+    return "–".join(f"{end:g}" for end in ends)
+
+
+def presets() -> str:
+    """The presets of the protocols with all their settings; none and empty ones are left out."""
+    rows = []
+    for name in protocols.names():
+        for preset, options in protocols.get(name).presets.items():
+            given = options.model_dump(mode="json").items()
+            kept = [f"{key} {_settings(value)}" for key, value in given if value not in (None, [])]
+            rows.append((f"`{name} --preset {preset}`", "; ".join(kept)))
+    return table(rows, "preset", "settings")
+
+
+def _settings(value: Any) -> str:
+    """A setting; of a long list, its length and ends."""
+    if isinstance(value, list | tuple):
+        shown = [_settings(one) for one in value]
+        return (
+            ", ".join(shown) if len(shown) < 9 else f"{len(shown)} from {shown[0]} to {shown[-1]}"
+        )
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def learner_options() -> str:
+    """The options of `hexa evaluate semi-supervised`."""
+    rows = [
+        (f"`--{field.path}`", shown(field.value), field.description)
+        for field in fields.of_experiment(SemiSupervisedOptions())
+    ]
+    return table(rows, "option", "default", "meaning")
+
+
+def shown(value: Any) -> str:
+    """The default of a field in a table."""
+    return "none" if value is None else json.dumps(value).strip('"')
+
+
+def field_table(group: str, *configs: pydantic.BaseModel) -> str:
+    """The fields of configurations with defaults and meaning; a field that an earlier one has is left out."""
+    rows: dict[str, tuple[str, str, str]] = {}
+    for config in configs:
+        prefix = f"{group}.{config.kind}." if isinstance(config, HardExample) else f"{group}."
+        for field in fields.of_experiment(config, prefix):
+            name = field.path.rpartition(".")[2]
+            if name not in ("kind", "name"):
+                rows.setdefault(name, (f"`{field.path}`", shown(field.value), field.description))
+    return table(rows.values(), "field", "default", "meaning")
+
+
 def protocol_table() -> str:
     """Every protocol with the first paragraph of its module."""
     return table(
@@ -187,7 +358,7 @@ def _fact(name: str, text: str) -> str:
 
 
 def matrix() -> str:
-    """Which hard example a method takes, and why not."""
+    """The hard examples that each method takes, and the reasons of refusals."""
     kinds = choices(HardExample, "kind", "hexa.hard_examples")
     kinds = {
         name: kind for name, kind in sorted(kinds.items()) if kind.__module__.startswith("hexa.")
@@ -202,8 +373,46 @@ def matrix() -> str:
     return table(rows, "method", *kinds) + "\n" + "".join(reasons)
 
 
+def method_table() -> str:
+    """The methods, by the first sentence of their modules, with the number of views."""
+    rows = []
+    for name, config in _own(MethodConfig, "name", "hexa.methods").items():
+        least, most, _ = config.num_views
+        views = (
+            str(least)
+            if least == most
+            else f"{least} and more"
+            if most is None
+            else f"{least}–{most}"
+        )
+        rows.append((name, _sentence(config), views))
+    return table(rows, "method", "task", "views")
+
+
+def kind_table() -> str:
+    """The kinds of hard examples, by the first sentence of their modules."""
+    kinds = _own(HardExample, "kind", "hexa.hard_examples")
+    return table(((name, _sentence(kind)) for name, kind in kinds.items()), "kind", "view")
+
+
+def _own(base: type[Choice], field: str, group: str) -> dict[str, type[Choice]]:
+    """The choices of this project by name, without those of other packages."""
+    every = sorted(choices(base, field, group).items())
+    wings = ("hexa", "hexa_paper")
+    return {name: kind for name, kind in every if kind.__module__.partition(".")[0] in wings}
+
+
+def _sentence(kind: type) -> str:
+    """The first paragraph of the module of a class, without numbers of formulas."""
+    text = inspect.getdoc(sys.modules[kind.__module__]) or ""
+    first = " ".join(text.partition("\n\n")[0].split()).rstrip(".")
+    return re.sub(
+        r"(; | \()F\d+(, F\d+)*(?=\))\)?", lambda found: ")" * found[0].startswith(";"), first
+    )
+
+
 def usb() -> str:
-    """What was published for semi-supervised learners on CIFAR-10."""
+    """Published errors of semi-supervised learners on CIFAR-10."""
     one = published.FEW_LABELS
     rows = ((f"`{row.method}`", *(f"{value:.2f}" for value in row.values)) for row in one.rows)
     return table(rows, "learner", *(f"{column.partition('@')[2]} labels" for column in one.columns))
@@ -258,7 +467,7 @@ def _pair(runs: dict[int, dict[str, float]]) -> str:
 
 
 def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]) -> str:
-    """Of seeds that both have."""
+    """The paired change, over seeds that both arms have."""
     return _mean_changes(
         [
             [runs[s][m] - base[s][m] for m in ("knn", "probe")]
@@ -268,7 +477,7 @@ def _change(runs: dict[int, dict[str, float]], base: dict[int, dict[str, float]]
 
 
 def ablation() -> str:
-    """What `hexa reproduce ablation` stored: every scheme at equal epochs and at equal time."""
+    """The result of `hexa reproduce ablation`: every scheme at equal epochs and at equal time."""
     found = result(ABLATION)["summary"]
     same = {row["key"]: row for row in found if row["comparison"] == EPOCHS}
     timed = {row["key"]: row for row in found if row["comparison"] == TIME}
@@ -398,7 +607,7 @@ SETS = {
 
 
 def equal_time() -> str:
-    """With and without hard examples, and by another library, in the same time; mean and deviation over seeds."""
+    """With and without hard examples, and by another library, at equal time; mean and deviation over seeds."""
     rows = result(EQUAL_TIME)["rows"]
     body = []
     for arm, label in FURTHER.items():
@@ -414,7 +623,7 @@ def equal_time() -> str:
 
 
 def strongest() -> str:
-    """Where hard examples pay in the same time: rows with a gain under attack whose 95 % interval excludes 0."""
+    """Gains of hard examples at equal time: rows with a gain under attack whose 95 % interval excludes 0."""
     few = _few_images_rows(searched=True)
     digits = {
         (row["arm"], 17, row["seed"]): {"robust": row["metrics"]} for row in result(ROBUST)["rows"]
@@ -543,9 +752,9 @@ def hardened_photographs() -> str:
         groups.append((f"all {len(runs)} seeds", runs))
     for name, seeds in groups:
         cells = []
-        for measure in ("k-NN", "linear probe"):
-            before = np.asarray(start["right"][measure], dtype=np.float64)
-            changes = [np.asarray(row["right"][measure]) - before for row in seeds]
+        for name_of in ("k-NN", "linear probe"):
+            before = np.asarray(start["right"][name_of], dtype=np.float64)
+            changes = [np.asarray(row["right"][name_of]) - before for row in seeds]
             mean, half = over_images_and_seeds(changes)
             cells.append(f"{mean:+.1f} ± {half:.1f}".replace("-", "−"))
         smallest = [row["smallest_epsilon"] for row in seeds]
@@ -589,7 +798,7 @@ def hardened_before(*before: tuple[str, str]) -> str:
 
 
 def adapted_now() -> str:
-    """What `hexa adapt` says in ten minutes, set by set, beside labelled images that it did not see."""
+    """The verdict of `hexa adapt` in ten minutes, set by set, next to labelled images that it did not see."""
     rows = result("2026-11-27-adapt-sets-drawn.json")["rows"]
     return table([(row["data"], *_adaptation(row)) for row in rows], "images", *_ADAPTATION)
 
@@ -604,7 +813,7 @@ _ADAPTATION = (
 
 
 def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
-    """The verdict of one run, and start and result by further images."""
+    """The verdict of one run, and the initial weights and the result on held-out images."""
     said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
     said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
     said = said.removeprefix("these labels show ").replace("than start", "than initial weights")
@@ -616,6 +825,21 @@ def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
         for name, (points, half) in zip(row.get("start", ()), changes, strict=True)
     ] or ["–", "–"]
     return f"{row['seconds']:,}", said, row["kept"].replace("start", "initial weights"), *shown
+
+
+def adapted_sets() -> str:
+    """A row for each set of `adapted_now`: what was kept, and changes on held-out images, seed by seed."""
+    rows = result(HANDS[0])["rows"]
+    body = []
+    for data in dict.fromkeys(row["data"] for row in rows):
+        runs = [row for row in rows if row["data"] == data]
+        line = [data, " / ".join(dict.fromkeys(_adaptation(run)[2] for run in runs))]
+        for name in ("k-NN", "linear probe"):
+            changes = [run["change, half"][name] for run in runs]
+            text = ", ".join(f"{points:+.1f} ± {half:.1f}" for points, half in changes)
+            line.append(text.replace("-", "−"))
+        body.append(line)
+    return table(body, "images", "kept", "k-NN", "linear probe")
 
 
 def expected() -> str:
@@ -703,7 +927,7 @@ def _over_images(plain: Sequence[float], hard: Sequence[float], count: int) -> s
 
 
 def adapted_hands() -> str:
-    """What `hexa adapt` changed on the hands: each seed on held-out images, then the mean of seeds."""
+    """Changes by `hexa adapt` on the hands: each seed on held-out images, then the mean of seeds."""
     rows = [row for file in HANDS for row in result(file)["rows"] if row["data"] == "hands"]
     measures = ("k-NN", "linear probe")
     body = []
@@ -738,7 +962,7 @@ def hardened_growing() -> str:
 
 
 def coverage() -> str:
-    """How often intervals hold, and which gains they show."""
+    """The coverage of intervals, and the gains that they show."""
     cells: dict[tuple[str, str], list[dict[str, Any]]] = {}
     alone = [row for row in result(COVERAGE)["rows"] if row["group"] == 1]
     made = [row for row in alone + result(GROUPED)["rows"] if row["decides"]]
@@ -758,7 +982,7 @@ def coverage() -> str:
 
 
 def start_by_size() -> str:
-    """The start's accuracy on clean images, by image size."""
+    """Clean accuracy of the initial weights, by image size."""
     rows = result("2026-11-25-start-by-size.json")["rows"]
     scores = {row.get("size", 64): row["metrics"] for row in rows}
     named = (("k-NN", "knn"), ("linear head", "probe"))
@@ -787,7 +1011,7 @@ def _by_pgd(rows: Iterable[Sequence[str]]) -> list[list[str]]:
 
 
 def hardened_sets() -> str:
-    """What `hexa harden` said of four sets, beside images that it did not see."""
+    """Verdicts of `hexa harden` on four sets, next to images that it did not see."""
     body = []
     for row in result("2026-11-27-harden-25-minutes.json")["rows"]:
         said, seen = (
@@ -817,7 +1041,7 @@ def hardened_sets() -> str:
 
 
 def price_rules() -> str:
-    """What rules for the price of `hexa harden` pick, and what is lost in truth."""
+    """The share that rules for the price of `hexa harden` pick, and the loss on held-out images."""
     rules = result("2026-11-28-harden-price.json")["rules"]
     body: dict[tuple[str, str], list[str]] = {}
     for row in sorted(rules, key=lambda row: row["price"]):
@@ -877,7 +1101,7 @@ def speedrun_tracks() -> str:
 
 
 def small_recipes() -> str:
-    """Small recipes with the narrow network of before and with the record's, by rate: one seed, held-out images."""
+    """Small recipes with the earlier narrow network and with the record's, by rate: one seed, held-out images."""
     rows = [row for row in result(SMALL_RECIPES)["rows"] if row["track"] == "B" and row["held_out"]]
 
     def cell(method: str, network: str, rate: str | None) -> str:
@@ -989,44 +1213,50 @@ def few_images_rates() -> str:
     return table(body, "the time of … plain epochs", "arm", *(f"rate {rate:g}" for rate in rates))
 
 
-def scratch() -> str:
-    """Stronger attacks from random weights, at equal time: means over seeds, and the paired changes from MoCo-v2."""
+#: The arms of the page of results: the plain one, and those that are best at some ε.
+BEST_FROM_SCRATCH = ("MoCo-v2", "DeACL", "N-FGSM, ε = 8, one set of batch-norms")
+
+
+def scratch(arms: Sequence[str] = (), epsilons: Sequence[int] = (1, 2, 4, 8)) -> str:
+    """Robust methods from random weights, at equal time: means over seeds, and paired changes from MoCo-v2.
+
+    `arms`: those to show, without their cost and k-NN (default: all, with both).
+    """
     rows = [row for row in result(SCRATCH)["rows"] if "score" in row]
-    plain, body = {row["seed"]: row["score"] for row in rows if row["arm"] == "MoCo-v2"}, []
-    for arm in dict.fromkeys(row["arm"] for row in rows):
-        of = [row for row in rows if row["arm"] == arm]
+    plain = {row["seed"]: row["score"]["robust"] for row in rows if row["arm"] == "MoCo-v2"}
+    metrics = ["top1", *(f"robust@{epsilon}" for epsilon in epsilons)]
+    body = []
+    for arm in arms or dict.fromkeys(row["arm"] for row in rows):
+        runs = [row for row in rows if row["arm"] == arm]
         for part, label in (
-            ("robust", f"{arm} ({len(of)})"),
+            ("robust", f"{arm} ({len(runs)})"),
             ("aux", "its second set of batch-norms"),
         ):
-            cells = []
-            for key in ("top1", *(f"robust@{epsilon}" for epsilon in (1, 2, 4, 8))):
-                values = {
-                    row["seed"]: row["score"][part][key] for row in of if part in row["score"]
-                }
-                changes = [value - plain[seed]["robust"][key] for seed, value in values.items()]
-                change = (
-                    "" if arm == "MoCo-v2" else f" ({_paired_change(changes)})" if changes else ""
-                )
-                cells.append(f"{statistics.fmean(values.values()):.1f}{change}" if values else "")
-            spent = f"{statistics.fmean(row['cpu_seconds'] + row.get('teacher_seconds', 0) for row in of):.0f} s"
-            nearest = f"{statistics.fmean(row['score']['knn']['top1'] for row in of):.1f}"
-            first = (
-                [f"{of[0]['rate']:g}", str(of[0]["epochs"]), spent, nearest]
-                if part == "robust"
-                else [""] * 4
-            )
-            body += [[label, *first, *cells]] * any(cells)
-    head = (
-        "arm (seeds)",
-        "rate",
-        "epochs",
-        "one core",
-        "k-NN",
-        "linear head",
-        *(f"ε = {e}" for e in (1, 2, 4, 8)),
-    )
-    return table(body, *head)
+            scores = {run["seed"]: run["score"][part] for run in runs if part in run["score"]}
+            if scores:
+                cells = [_from_plain(scores, plain, metric) for metric in metrics]
+                costs = _scratch_costs(runs) if part == "robust" else [""] * 4
+                body.append([label, *([] if arms else costs), *cells])
+    costs = [] if arms else ["rate", "epochs", "one core", "k-NN"]
+    return table(body, "arm (seeds)", *costs, "linear head", *(f"ε = {e}" for e in epsilons))
+
+
+def _from_plain(
+    scores: Mapping[int, Mapping[str, float]], plain: Mapping[int, Mapping[str, float]], metric: str
+) -> str:
+    """The mean over seeds, and the paired change from the plain arm unless it is that arm."""
+    mean = f"{statistics.fmean(score[metric] for score in scores.values()):.1f}"
+    if scores == plain:
+        return mean
+    changes = [score[metric] - plain[seed][metric] for seed, score in scores.items()]
+    return f"{mean} ({_paired_change(changes)})"
+
+
+def _scratch_costs(runs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Rate, epochs, seconds of one core (of the teacher too) and k-NN of an arm."""
+    seconds = statistics.fmean(run["cpu_seconds"] + run.get("teacher_seconds", 0) for run in runs)
+    nearest = statistics.fmean(run["score"]["knn"]["top1"] for run in runs)
+    return [f"{runs[0]['rate']:g}", str(runs[0]["epochs"]), f"{seconds:.0f} s", f"{nearest:.1f}"]
 
 
 def scratch_rates() -> str:
@@ -1094,7 +1324,7 @@ def _half(values: Sequence[float]) -> float:
 
 
 def goals() -> str:
-    """Of each goal: which hard example, from which weights, at which cost, and what it changed."""
+    """The hard examples for each goal: initial weights, cost and change."""
 
     def paper(name: str, arm: str, timed: bool) -> str:
         record = result(name)
@@ -1124,7 +1354,7 @@ def goals() -> str:
         ),
         ("", "MoCo-v2 + adversarial", "20 epochs each", both, paper(MOCO, "+adv", False)),
         (
-            "more in a given time, CIFAR-10",
+            "more within a time limit, CIFAR-10",
             "MoCo-v2 + cut-mixed",
             "equal time",
             both,
@@ -1170,7 +1400,7 @@ def goals() -> str:
         (
             "few images, many epochs, CIFAR-10",
             "MoCo-v2 + cut-mixed",
-            "244 epochs beside 241",
+            "244 and 241 epochs",
             both,
             change,
         )
@@ -1201,7 +1431,7 @@ def goals() -> str:
         )
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
-    what = "linear head: clean / PGD within 1 / 2 / 4 grey levels"
+    what = "linear head: clean / PGD, ε = 1 / 2 / 4"
     change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
     rows.append(
         (
@@ -1221,7 +1451,7 @@ def goals() -> str:
         rows.append(
             ("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change)
         )
-    what = "linear head: clean / PGD within 8 / 16 grey levels"
+    what = "linear head: clean / PGD, ε = 8 / 16"
     rows.append(
         (
             "robustness, digits",
@@ -1249,8 +1479,8 @@ def the_paper() -> str:
     passes = "; ".join(f"{title}: {count}" for title, count in record["passes"].items())
     text = [
         "Published scores: a ResNet-50 pre-trained on ImageNet for the epochs of the row. Small scale: a narrow network "
-        f"pre-trained on {images} for {length}, {seeds}, in {took} on {device} ({machine['time'][:10]}). The two are "
-        "not comparable, and runs this short say little about the methods. Arms have equal epochs, as published.\n",
+        f"pre-trained on {images} for {length}, {seeds}, in {took} on {device} ({machine['time'][:10]}, commit "
+        f"{machine['commit'][:8]}). Arms have equal epochs, as published.\n",
         "Evaluations that train a network are as short as the runs. They make this many passes over their images: "
         f"{passes} (published: 20; detection 24,000 steps of 16 images).\n",
     ]
@@ -1276,10 +1506,42 @@ def the_paper() -> str:
     return "\n".join(text)
 
 
+def experiments() -> str:
+    """The experiments of the paper: question, and what each scale measures."""
+    rows = []
+    for name, one in EXPERIMENTS.items():
+        titles = [[measure(key, "moco").title for key in one[scale]] for scale in ("small", "full")]
+        columns = (", ".join(dict.fromkeys(scale)) for scale in titles)
+        rows.append((f"`{name}`", one["question"], *columns))
+    return table(rows, "experiment", "question", "measured by", "with `--scale full`")
+
+
+def full_scale() -> str:
+    """The cost of each method's rows in the paper's tables: trainings of one seed, and GPU-hours."""
+    body = []
+    for method, one in METHODS.items():
+        request = Request("folder:imagenet", scale="full", method=method, seeds=(0,))
+        (plan,) = loop.begin("table1", request, Console(quiet=True))
+        passes = [plan.cost(job.arm) * job.experiment.epochs for job in plan.final()]
+        hours = [count * V100_HOURS / V100_PASSES for count in passes]
+        body.append(
+            (
+                f"`{method}`",
+                one["title"],
+                str(len(hours)),
+                f"{max(hours):,.0f}",
+                f"{sum(hours):,.0f}",
+            )
+        )
+    return table(
+        body, "`--method`", "systems", "trainings", "longest, V100-hours", "all, V100-hours"
+    )
+
+
 def _published_and_ours(name: str, arms: Sequence[Any]) -> Iterator[dict[str, Cell]]:
     """A line for each published row and arm next to it, then for the arms without a row."""
     columns = TABLES[name].columns
-    for row in shown(name):
+    for row in published_rows(name):
         known: dict[str, Cell] = {"method": row.method, "epochs": str(row.epochs or "–")}
         for column, value in zip(columns, row.values, strict=True):
             known[column] = "–" if value is None else f"{value:.1f}"
@@ -1322,7 +1584,7 @@ def floors() -> str:
 
 
 def published_gains() -> str:
-    """What the paper reports: linear classification on ImageNet, with hard examples beside without."""
+    """The paper's linear classification on ImageNet, without and with hard examples."""
     top1 = {(row.method, row.epochs): row.values[0] for row in published.LINEAR.rows}
     rows = []
     for plain, hard in (
@@ -1346,6 +1608,14 @@ GENERATED: dict[str, Callable[[], str]] = {
     "recipe-list": recipe_list,
     "protocols": protocol_table,
     "matrix": matrix,
+    "methods": method_table,
+    "kinds": kind_table,
+    "hard-example-fields": hard_example_fields,
+    "teacher-fields": teacher_fields,
+    "learner-options": learner_options,
+    "published-settings": published_settings,
+    "view-recipes": view_recipes,
+    "presets": presets,
     "moco": lambda: arms(MOCO, "MoCo-v2"),
     "equal-time": equal_time,
     "goals": goals,
@@ -1356,6 +1626,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "few-images-attacks": few_images,
     "robust-arms": robust_arms,
     "scratch": scratch,
+    "scratch-best": partial(scratch, BEST_FROM_SCRATCH, (1, 2, 4)),
     "scratch-rates": scratch_rates,
     "hardened": hardened,
     "hardened-photographs": hardened_photographs,
@@ -1368,6 +1639,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     "hardened-two-steps": partial(hardened_by, "2026-11-25-harden-two-steps.json"),
     "hardened-growing": hardened_growing,
     "adapted-now": adapted_now,
+    "adapted-sets": adapted_sets,
     "adapted-hands": adapted_hands,
     "expected": expected,
     "hardened-objects": hardened_objects,
@@ -1379,6 +1651,8 @@ GENERATED: dict[str, Callable[[], str]] = {
     "speedrun-tracks": speedrun_tracks,
     "small-recipes": small_recipes,
     "paper": the_paper,
+    "experiments": experiments,
+    "full-scale": full_scale,
     "dcluster": lambda: arms(DCLUSTER, "DeepCluster-v2"),
     "ablation-moco": ablation,
     "simclr": lambda: arms(SIMCLR, "SimCLR"),
@@ -1392,8 +1666,16 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 
 
+def countable(text: str) -> int:
+    """The number of words of a page outside of generated parts; words of code and of tables count.
+
+    A word has a letter or a digit, which the border of a table does not.
+    """
+    return sum(any(map(str.isalnum, word)) for word in BLOCK.sub("", text).split())
+
+
 def filled(text: str) -> str:
-    """A page with everything between its markers made anew."""
+    """A page with the content of all generated parts replaced by the present one."""
     return BLOCK.sub(
         lambda found: f"{found['begin']}\n{GENERATED[found['name']]()}\n{found['end']}", text
     )

@@ -1,4 +1,4 @@
-"""What every test shares: few threads, fixed seeds, and the real images some tests can use when they are there."""
+"""Shared set-up of all tests: few threads, fixed seeds, and real images if they are available."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Says = Callable[..., Any]
 
 
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: a run ends with a full collection, which need not look through it again."""
+    """Freeze the objects imported so far: later garbage collections need not visit them."""
     gc.collect()
     gc.freeze()
 
@@ -49,7 +49,8 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
-    """A test that forgets a generator still gives the same figures every time."""
+    """Seed the global generators, so that a test without its own generator gives the same numbers
+    every time."""
     torch.manual_seed(0)
 
 
@@ -61,7 +62,8 @@ def _users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, _users: Iterator[Path]) -> None:
-    """No test leaves anything in the user's folders, nor finds what another left."""
+    """Use separate cache folders: tests neither write to the user's folders nor see files of other
+    tests."""
     user = next(_users)
     for name in ("cache", "config"):
         (user / name).mkdir(parents=True)
@@ -81,7 +83,8 @@ def says(capsys: pytest.CaptureFixture[str]) -> Says:
 
 @pytest.fixture
 def hears_hang_ups() -> Iterator[None]:
-    """SIGHUP has its default effect here and in processes that the test starts, also where tests run under nohup."""
+    """Give SIGHUP its default effect here and in processes that the test starts, even under
+    nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
@@ -105,7 +108,7 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the embedded digits, where what they are is not the point."""
+    """Return half of the embedded digits, for tests in which the images do not matter."""
     every = load_digits(return_X_y=True)
     monkeypatch.setattr(
         "sklearn.datasets.load_digits", lambda **_: tuple(values[::2] for values in every)

@@ -1,4 +1,4 @@
-"""How tests look at networks and methods."""
+"""Checks of networks and methods for tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hexa.testing.laws import differing, state
 
 @contextmanager
 def unchanged(module: nn.Module) -> Iterator[None]:
-    """What is done inside leaves all parameters and buffers as they were, to the bit."""
+    """Check that the code inside the context leaves all parameters and buffers bit-identical."""
     before = state(module)
     yield
     assert not differing(before, state(module))

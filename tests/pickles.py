@@ -1,4 +1,4 @@
-"""What a file that no program of ours wrote may hold."""
+"""Hostile content of pickle files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 
 
 class Calls:
-    """Pickles to a call of anything."""
+    """Pickles to a call of any function."""
 
     def __init__(self, function: Any, *arguments: Any) -> None:
         self.call = function, arguments

@@ -1,4 +1,4 @@
-"""How tests look at errors that users can cause."""
+"""Checks of errors that users can cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from hexa.config import UserError
 def one_line(
     said: str, kind: type[Exception] = UserError
 ) -> Iterator[pytest.ExceptionInfo[Exception]]:
-    """What is done inside raises an error of this kind whose single line matches."""
+    """Check that the code inside the context raises an error of this kind whose single line
+    matches."""
     with pytest.raises(kind, match=said) as caught:
         yield caught
     assert "\n" not in str(caught.value)

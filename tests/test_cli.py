@@ -170,7 +170,7 @@ class OutOfMemoryError(RuntimeError):
 def test_exit_status_by_error(
     error: BaseException, status: int, said: str, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a command raises decides how it ends."""
+    """The error of a command determines its exit status."""
     monkeypatch.setitem(
         COMMANDS, "doctor", replace(COMMANDS["doctor"], run=Mock(side_effect=error))
     )
@@ -204,7 +204,7 @@ def test_help_value_roundtrip() -> None:
 
 
 def test_time_option(says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Epochs of 600 s in nine tenths of an hour, less the seconds of the start."""
+    """Epochs of 600 s in nine tenths of an hour, minus the seconds before the first step."""
     costs = Costs(16, 0.0, {4: 600 / 1347}, 0.1)
     trained = list[Experiment]()
     monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)

@@ -10,7 +10,7 @@ from tests.size import Size, files, size_of
 
 
 class Budget(NamedTuple):
-    """What a part may have at most."""
+    """Upper limits for one part of the project."""
 
     tokens: int
     """Tokens of code."""

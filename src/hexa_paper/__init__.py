@@ -1,4 +1,4 @@
-"""What only the paper needs: its experiments and recipes, compared methods, detection, semi-supervised learning.
+"""The paper's own parts: its experiments and recipes, compared methods, detection, semi-supervised learning.
 
 An experiment is one command that can be stopped anywhere: arms × seeds × epochs, then tables and figures.
 """

@@ -48,7 +48,7 @@ class Job:
     """Complete: with data, epochs, seed and learning rate."""
     measures: tuple[Measure, ...]
     searching: bool = False
-    """Whether it chooses a learning rate."""
+    """True if the run chooses a learning rate."""
     teacher: str = ""
     """The name of the run that is `method.teacher`; empty for none."""
 
@@ -96,7 +96,7 @@ def experiment_of(arm: Arm, request: Request) -> Experiment:
 
 
 def concerns(path: str, experiment: Experiment) -> bool:
-    """Whether a field exists in an experiment, or belongs to a hard example that the experiment lacks."""
+    """False if a field belongs to a hard example that the experiment lacks."""
     group, _, rest = path.partition(".")
     return group != "hard_examples" or rest.partition(".")[0] in experiment.hard_examples
 

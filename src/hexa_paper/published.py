@@ -1,4 +1,4 @@
-"""Published results (published.yaml), and which of them stand beside a result or a recipe."""
+"""Published results (published.yaml), and which of them belong to a result or a recipe."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ _IMAGES: dict[str, list[int]] = _DATA["images"]
 
 
 def beside(result: Mapping[str, Any]) -> Comparison | None:
-    """What was published for the protocol and the data of a result (a dict as `evaluate` returns); None if nothing."""
+    """The published rows for the protocol and data of a result (a dict as `evaluate` returns); None if there are none."""
     name = str(result["protocol"]).partition("/")[0]
     data = result["data_facts"]["test"].get("known_as")
     metrics = result["metrics"]

@@ -25,14 +25,14 @@ def refuse(when: object, message: str) -> None:
 
 
 class Images(NamedTuple):
-    """What decides which evaluations a source is for."""
+    """The facts of a source that decide its evaluations."""
 
     source: str
     num_images: int = 0
     """The number of training images; 0 if they are not here."""
     labelled: bool = True
     several: bool = False
-    """Whether an image may show more than one class."""
+    """True if an image may show more than one class."""
     known_as: str | None = None
     """The data set of published numbers, if it is one."""
 

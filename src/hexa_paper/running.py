@@ -148,7 +148,7 @@ def _checkpoint(job: Job, measure: Measure, run: Path) -> Path:
 
 
 def _training_of(read: Run) -> dict[str, Any]:
-    """How a run was made: by which machine and code, for how long by the journal's clock, and whether in one go."""
+    """The training of a run: machine, code, seconds by the journal's clock, and interruptions."""
     environment: dict[str, Any] = {key: read.environment.get(key) for key in _ENVIRONMENT}
     if read.resumptions:
         environment["resumed"] = [

@@ -1,4 +1,4 @@
-"""The six schemes of the paper's ablation (F17): which hard examples stand beside the clean views."""
+"""The six schemes of the paper's ablation (F17): hard examples in addition to the clean views."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ class Scheme:
 
     @property
     def name(self) -> str:
-        """As in benchmarks: std+adv+cmxA."""
+        """The name in benchmarks: std+adv+cmxA."""
         return "+".join(("std", *self.terms))
 
     @property
     def title(self) -> str:
-        """As in tables and figures: Std+Adv+CmxA."""
+        """The name in tables and figures: Std+Adv+CmxA."""
         return "+".join(term[0].upper() + term[1:] for term in ("std", *self.terms))
 
     @property
     def modifiers(self) -> str:
-        """As they follow the name of a recipe: +adversarial+cutmix-adversarial."""
+        """The modifiers of a recipe: +adversarial+cutmix-adversarial."""
         return "".join(f"+{TERMS[term][0].replace('_', '-')}" for term in self.terms)
 
     @property

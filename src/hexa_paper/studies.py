@@ -51,7 +51,7 @@ class Measure:
     title: str
     """The name of its column."""
     protocol: str
-    """As of `hexa evaluate`."""
+    """The name of a protocol of `hexa evaluate`."""
     options: Fields = field(default_factory=dict)
     """The protocol's options."""
     metrics: Sequence[str] = ("top1",)
@@ -109,11 +109,11 @@ class Study:
     passes: tuple[float, float] = (3, 3)
     """Forward passes (a backward pass is two) of a clean step and of a further term, for each view."""
     equal_time: bool = False
-    """Whether every arm is trained for the time of the first one, too."""
+    """True if every arm is also trained for the time of the first arm."""
     search: bool = True
-    """Whether each arm's learning rate is searched for; published settings are taken unchanged."""
+    """True if the learning rate of each arm is searched; published settings are taken unchanged."""
     notes: tuple[str, ...] = ()
-    """What it cannot show, a line each."""
+    """Limits of the study, a line each."""
 
 
 # -- arms -------------------------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ def listed(chosen: Study, request: Request, source: str) -> Study:
         file = folder / f"{percent}percent.txt"
         if percent < 100:
             remedy = "give the folder imagenet_subsets of SimCLR's code"
-            refuse(not file.is_file(), f"--label-lists {folder}: there is no {file.name}; {remedy}")
+            refuse(not file.is_file(), f"--label-lists {folder}: has no {file.name}; {remedy}")
             if here:
                 rows_of(open_source(source, "train"), file)  # raises for a list of other images
             one = replace(one, options={**one.options, "list_file": str(file)})

@@ -66,7 +66,7 @@ def write(plan: Plan) -> list[Row]:
 
 
 def in_time(row: Row) -> bool:
-    """Whether a row took the time it is compared at, which whole epochs miss if there are few."""
+    """True if a row took the time that it is compared at, which whole epochs may miss."""
     time = row["relative_time"]
     return row["comparison"] != TIME or time is None or abs(time - 1) <= TOLERANCE
 
@@ -175,7 +175,7 @@ def scores_of(job: Job, found: Mapping[str, Any]) -> str:
 
 
 def title(study: Study) -> str:
-    """What a study compares, in a line."""
+    """The headline of a study."""
     return f"{study.name}, {study.method}, {study.scale} scale: {_question(study)}"
 
 
@@ -316,7 +316,7 @@ def _result(
 
 
 def notes_of(plan: Plan, jobs: Sequence[Job], rows: Sequence[Row]) -> list[str]:
-    """What a reader of the tables should know."""
+    """Notes for readers of the tables."""
     out = plan.request.folder
     done = [job for job in jobs if not job.missing(out)]
     notes = []
@@ -355,7 +355,7 @@ def _of_row(row: Row) -> Iterator[str]:
 
 
 def _of_rates(plan: Plan) -> Iterator[str]:
-    """How learning rates were chosen, and the arms whose best one was the smallest or the largest that was tried."""
+    """Notes on the choice of learning rates, and on arms whose best rate was the smallest or the largest."""
     best = plan.rates()
     scores = plan.scores()
     edges: dict[str, list[str]] = {}

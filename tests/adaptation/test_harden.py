@@ -122,7 +122,7 @@ def test_harden_weights_to_report(weights: Path, tmp_path: Path, says: Says) -> 
 
 
 def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without labels the report tells how far features move; labels may come later."""
+    """Without labels the report shows how far features move; labels may be given later."""
     weights = save_backbone(random_backbone(NETWORK, 8, seed=5), tmp_path / "start.safetensors")
     (photos := tmp_path / "photos").mkdir()
     for row in range(100):
@@ -267,7 +267,8 @@ def test_harden_size_choice(seconds: float, side: int, size: int, images: float)
     ("least", "share", "looks"), [(1.0, 0.5, 2), (0.4, 0.5 * 0.85**2, 4), (0.1, 0.5 * 0.85**3, 5)]
 )
 def test_price_share_search(least: float, share: float, looks: int) -> None:
-    """The loss of all is four times the price; chance adds to that of shares above `least`."""
+    """The loss of the full share is four times the allowed one; noise is added to shares above
+    `least`."""
     cost = Mock(side_effect=lambda tried: 4 * tried**2 + (least < tried < 1))
     assert at_price(1.0, cost) == pytest.approx(share)
     assert len(dict.fromkeys(call.args for call in cost.call_args_list)) == looks
@@ -276,7 +277,8 @@ def test_price_share_search(least: float, share: float, looks: int) -> None:
 
 
 def test_cross_fitted_loss() -> None:
-    """Of 400 draws of 100 images, a report by the labels that chose is optimistic; a crossed one is right."""
+    """In 400 draws of 100 images, the loss on the labels that chose the share is optimistic; the
+    cross-fitted loss is unbiased."""
     drawn = np.random.default_rng(0)
     price = 2.0
     backbone = load_backbone("pixels:8")
@@ -288,7 +290,8 @@ def test_cross_fitted_loss() -> None:
         before = Side(backbone, torch.zeros(1), (), dict.fromkeys(MEASURES, 100.0 * right))
 
         def side(share: float, right: Any = right, changes: Any = changes) -> Side:
-            """Loses a tenth of what is right, and gains 15 % of what is wrong, times the square of the share."""
+            """Return a share that loses a tenth of the correct answers, and gains 15 % of the wrong
+            ones, times the square of the share."""
             often = np.where(right, 0.1, 0.15) * share**2
             values = {
                 name: 100.0 * (right ^ (one < often))
@@ -384,7 +387,8 @@ def test_farthest_view_distance() -> None:
 
 
 def sides(right: tuple[int, int], held: tuple[int, int]) -> list[Side]:
-    """Start and result with this many correct answers of 200, the result two more points by k-NN, and under attack."""
+    """Return start and result with this many correct answers of 200; the result has two more points
+    by k-NN, and under attack."""
     counts = (right[0], right[0]), (right[1] + 4, right[1])
     clean = [
         {name: 100.0 * (np.arange(200) < count) for name, count in zip(MEASURES, pair, strict=True)}

@@ -1,4 +1,4 @@
-"""What a plan makes of costs: sizes, stages, images and passes; and what is measured for it."""
+"""Plans from costs: sizes, stages, images and passes; and the measurements for a plan."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def test_plan_choice(
 
 
 def test_repeated_views_memory() -> None:
-    """Of ten passes that would fit seven have views of their own; three times 2.5 seconds are ten passes of a tenth."""
+    """If ten passes fit, seven have new views; three times 2.5 seconds are ten passes at a tenth of
+    the cost."""
     costs = Costs(size=100, read=0.0, steps={2: 2.5, 0: 1.0}, look=0.5, again={2: (0.25, 1e6)})
     # as in the first line; no room for four sets; enough passes without repeats; four passes and repeats where six do
     # not fit; without room for sets six passes over 0.9 · 10.1 / 13.5 of the images; as many as four sets have room for

@@ -24,7 +24,7 @@ def test_demo_folder_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_demo_trained_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that is trained at the moment is not replaced."""
+    """A run in training is not replaced."""
     monkeypatch.setattr("hexa.run.folder.PATIENCE", 0.0)
     experiment = demos._experiment("digits-moco-v2", 1)
     folder = tmp_path / "digits-moco-v2"

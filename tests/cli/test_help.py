@@ -1,4 +1,4 @@
-"""What `--help` prints: groups of commands, common fields, presets."""
+"""The output of `--help`: groups of commands, common fields, presets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 
 def test_help_overview() -> None:
-    """Every command stands in it once, with its summary; the groups name no command that does not exist."""
+    """Every command appears once, with its summary; the groups list no command that does not
+    exist."""
     known = commands()
     text = overview()
     for name, command in known.items():
@@ -40,7 +41,7 @@ def test_common_fields_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("protocol", ["robust", "linear"])
 def test_fields_of_a_protocol(capsys: pytest.CaptureFixture[str], protocol: str) -> None:
-    """Every field has words and a kind; a second preset lists only what differs."""
+    """Every field has a description and a type; a second preset lists only its differences."""
     text = printed(capsys, "evaluate", protocol, "--help")
     assert "( or none)" not in text
     assert "Options of the protocol `" not in text

@@ -85,7 +85,7 @@ def test_compare_same_backbone_sizes() -> None:
 
 
 def side(name: str, knn: float, probe: float) -> verdict.Side:
-    """Right for the first of 1,000 images by each measure."""
+    """Return outcomes that are right for the first of 1,000 images by each measure."""
     shares = zip(labelled.MEASURES, (knn, probe), strict=True)
     right = {name: 100.0 * (np.arange(1000) < 10 * share) for name, share in shares}
     return verdict.Side(
@@ -160,7 +160,8 @@ def test_compare_unjudgeable_labels(tmp_path: Path, says: Says) -> None:
 
 
 def test_compare_learned_labelled_images(folder: Path) -> None:
-    """If a backbone learned from --data: exact copies among all its images, near ones among those that are drawn."""
+    """If a backbone was trained on --data: exact copies are found among all its images, near ones
+    among a sample."""
     learned = load_backbone("pixels:8")
     given = {"data": f"folder:{folder / 'photos'}", "labelled": f"folder:{folder / 'labelled'}"}
     learned.info["data"] = f"{given['data']}#train"
@@ -171,7 +172,7 @@ def test_compare_learned_labelled_images(folder: Path) -> None:
 
 
 def test_exact_copies_search(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However few are drawn to look for near ones; also under other names, or in memory."""
+    """Exact copies are found for any sample size, also under other names or in memory."""
     monkeypatch.setattr(leakage, "_LEARNED", 0)
     judging = open_source(f"folder:{folder / 'labelled'}", "train")
     data = open_source(f"folder:{folder / 'photos'}", "train")
@@ -185,7 +186,7 @@ def test_exact_copies_search(folder: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
-    """Told by folders inside the classes, or by a table."""
+    """Groups come from folders inside the classes, or from a table."""
     lines = ["path,group"]
     for place, file in enumerate((folder / "labelled").glob("*/*.png")):
         visit = tmp_path / "set" / file.parent.name / f"visit {place % 3}"
@@ -218,7 +219,7 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
 
 
 def test_alike_labelled_images(tmp_path: Path) -> None:
-    """As photographs of one part on a test bench: near-duplicates by what a thumbnail shows."""
+    """Near-duplicates by thumbnail, such as photographs of one part on a test bench, are noted."""
     generator = np.random.default_rng(0)
     part = generator.integers(0, 255, (16, 16))
     for place in range(40):

@@ -17,7 +17,7 @@ WRONG = 0.025
 
 
 def allowed(share: float) -> tuple[float, float]:
-    """The counts between which 95 % of draws are if this is the true share."""
+    """Return the counts that contain 95 % of the draws if this is the true share."""
     low, high = binom.interval(0.95, COMPARISONS, share)
     return float(low), float(high)
 
@@ -28,7 +28,7 @@ def allowed(share: float) -> tuple[float, float]:
     [(2, 100, 1), (20, 100, 1), (2, 100, GROUP), (2, 300, 1), (2, 300, GROUP)],
 )
 def test_interval_coverage(classes: int, labelled: int, group: int) -> None:
-    """Intervals hold as often as they say."""
+    """Intervals have their nominal coverage."""
     found = [row for row in rows(classes, labelled, 1.0, group, COMPARISONS) if row["decides"]]
     assert len(found) == 1
     held = round(found[0]["covered"] * COMPARISONS)

@@ -1,4 +1,5 @@
-"""Cross-validated scores against naive loops, paired intervals against scipy, and what decides."""
+"""Cross-validated scores against naive loops, paired intervals against scipy, and the rule of
+decision."""
 
 from __future__ import annotations
 
@@ -112,7 +113,7 @@ def test_paired_interval_pseudo_counts(won: int, lost: int, comparisons: int) ->
 
 
 def reached(knn: float, probe: float) -> Scores:
-    """Right for the first images, to these shares of 400."""
+    """Return outcomes that are right for the first images, up to these shares of 400."""
     shares = zip(MEASURES, (knn, probe), strict=True)
     right = {name: 100.0 * (np.arange(400) < 400 * share) for name, share in shares}
     return Scores(right, np.arange(400) % 2)
@@ -136,7 +137,7 @@ def test_probe_decision(other: Scores, trials: int, better: int) -> None:
 
 
 def test_showable_difference_by_count() -> None:
-    """What labels can show grows with their number and that of groups."""
+    """The smallest detectable difference shrinks with the number of labels and of groups."""
 
     def points(*given: object) -> int:
         return int(showable(*given).partition("about ")[2].split()[0])  # type: ignore[arg-type]
@@ -155,7 +156,8 @@ def test_showable_difference_by_count() -> None:
 
 
 def test_showable_difference_judging_images() -> None:
-    """Classes of one image do not judge, groups that are not used do not count, and a draw has fewer of each group."""
+    """Classes with one image are not scored, unused groups do not count, and a draw has fewer
+    images per group."""
     few = np.concatenate([np.repeat([0, 1], 9), np.arange(2, 1000)])
     assert shown_by(Judge(few)).startswith("with 18 labelled images no")
     labels = np.repeat([0, 1], 500)

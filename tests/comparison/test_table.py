@@ -19,7 +19,7 @@ from tests.evaluation.given import SMALL
 
 @pytest.fixture(scope="module")
 def lopsided(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """60 images of noise of one class and 5 of another: nothing tells them apart."""
+    """Return 60 images of noise in one class and 5 in another, with no difference between them."""
     folder = tmp_path_factory.mktemp("lopsided")
     generator = np.random.default_rng(0)
     for name, count in (("good", 60), ("bad", 5)):

@@ -1,4 +1,4 @@
-"""What a loop of one's own may hand over by mistake, each refused in one line instead of trained on."""
+"""Batches with mistakes of a user's own training loop: each is refused with a one-line error."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_moco_queue_wraparound() -> None:
 
 
 def test_first_step_value_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values are looked at in the first step alone."""
+    """Pixel values are checked in the first step only."""
     looked: list[int] = []
     monkeypatch.setattr(Batch, "check_values", lambda data: looked.append(data.step))
     method = moco()

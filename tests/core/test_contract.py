@@ -1,4 +1,4 @@
-"""Methods and hard examples of others that break the contract are told so, instead of being trained."""
+"""Foreign methods and hard examples that break the contract are refused with a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.laws.cases import Case
 
 
 class Broken(HardExample):
-    """Gives whatever `make` makes of its source."""
+    """Returns whatever `make` makes of its source."""
 
     make: Any
 
@@ -77,7 +77,7 @@ def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> Non
 def test_unregistered_bank_tensor(
     monkeypatch: pytest.MonkeyPatch, keep: Callable[[Tensor], Any], name: str
 ) -> None:
-    """A bank that no checkpoint would keep is refused."""
+    """A memory bank that checkpoints would not save is refused."""
     real = SimCLR.__init__
 
     def forgetful(self: SimCLR, *given: Any) -> None:

@@ -1,4 +1,5 @@
-"""What only a GPU can show. The same tests run on the CPU in few cases, so that a mistake in one is found anywhere."""
+"""Tests that need a GPU. On the CPU the same tests run with few cases, so that mistakes in the
+tests are found everywhere."""
 
 from __future__ import annotations
 
@@ -72,13 +73,15 @@ def on_cuda(cases: list[Any], few: list[Any]) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Convolutions of fp32 are in fp32, as products are by default: TF32 keeps ten bits, and no CPU has it."""
+    """Compute convolutions of fp32 in fp32, as matrix products are by default: TF32 keeps ten bits,
+    and CPUs lack it."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 @pytest.fixture
 def never_waits() -> Iterator[Any]:
-    """A function; after it was called, to make the host wait for a GPU is an error until the end of the test."""
+    """Return a function; after its call, waiting for the GPU is an error until the end of the
+    test."""
     yield lambda: torch.cuda.is_available() and torch.cuda.set_sync_debug_mode("error")
     if torch.cuda.is_available():
         torch.cuda.set_sync_debug_mode("default")
@@ -173,7 +176,7 @@ def losses_and_gradients(
 def agree(
     first: tuple[Tensor, dict[str, Tensor]], second: tuple[Tensor, dict[str, Tensor]]
 ) -> None:
-    """fp64 in another order: losses to 1e-9, gradients to 1e-7."""
+    """Compare fp64 results of another summation order: losses to 1e-9, gradients to 1e-7."""
     torch.testing.assert_close(first[0], second[0], atol=1e-9, rtol=1e-9)
     assert first[1].keys() == second[1].keys()
     for name, gradient in first[1].items():
@@ -223,7 +226,7 @@ def test_device_resume_bits(case: Case, device: str) -> None:
 
 
 def copied(tree: Any) -> Any:
-    """A nested state whose tensors have left the device, as in a file."""
+    """Return a nested state with all tensors on the CPU, as in a file."""
     if isinstance(tree, Tensor):
         return tree.detach().cpu().clone()
     if isinstance(tree, dict):
@@ -233,7 +236,7 @@ def copied(tree: Any) -> Any:
 
 @each_device
 def test_resident_view_device_agreement(device: str, never_waits: Any) -> None:
-    """Views of resident images are those of the CPU and never wait."""
+    """Views of resident images equal those on the CPU and never wait."""
     coarse = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     images = (255 * torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")).byte()
 
@@ -262,7 +265,7 @@ def test_resident_view_device_agreement(device: str, never_waits: Any) -> None:
 
 @each_device
 def test_kmeans_device_determinism(device: str) -> None:
-    """Clusters are those of the CPU, and the same every time."""
+    """Clusters equal those on the CPU, and are the same every time."""
     generator = torch.Generator().manual_seed(0)
     rows = torch.nn.functional.normalize(
         torch.randn(2000, 16, generator=generator, dtype=torch.float64), dim=1
@@ -287,7 +290,7 @@ def test_kmeans_device_determinism(device: str) -> None:
 
 @each_device
 def test_memory_bank_devices(device: str) -> None:
-    """Memory banks hold what those of the CPU do."""
+    """Memory banks have the same content as on the CPU."""
     generator = torch.Generator().manual_seed(0)
     index = torch.tensor(
         [3, 7, 3, 0]
@@ -359,7 +362,8 @@ def test_hard_example_peak_memory(device: str) -> None:
 def test_evaluation_cpu_gpu_agreement(
     protocol: str, options: dict[str, Any], points: float
 ) -> None:
-    """In percent, in fp32: rounding may turn a neighbour or an attack of one image in 360 (100, 60)."""
+    """In percent, in fp32: rounding may change a neighbour or an attack of one image in 360 (100,
+    60)."""
     found = [
         evaluate(
             protocol,

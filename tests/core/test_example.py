@@ -1,4 +1,5 @@
-"""An example against a dense matrix of what each view shows of each image, and where its gradient comes from."""
+"""Examples against a dense matrix of each view's share of each image, and the source of the
+gradient."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def score() -> Score:
 
 
 def shares(example: Example) -> Tensor:
-    """[V, B, B]: how much of each image a view should be recognised as."""
+    """Return [V, B, B]: the share of each image in the pseudo-label of a view."""
     total = torch.zeros(V, B, B)
     for labels, weight in example.mixture:
         for image, number in enumerate(labels.number):
@@ -41,7 +42,7 @@ def shares(example: Example) -> Tensor:
 
 
 def test_nested_mixture_shares(score: Score) -> None:
-    """A mixture of mixtures is mixed as its pixels are."""
+    """A mixture of mixtures has the shares of its pixels."""
     crops = tuple(torch.zeros(B, 3, 4, 4) for _ in range(V))
     example = Example(crops, ((Image(torch.arange(B)), torch.ones(V, B)),), score)
     expected = torch.eye(B).expand(V, B, B)
@@ -65,7 +66,7 @@ def test_nested_mixture_shares(score: Score) -> None:
 def test_shared_gradient_pass(
     score: Score, branch: Branch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A shared gradient is that of the pass that left it."""
+    """A shared gradient equals that of the pass that kept it."""
     left = (torch.ones(B, 3, 4, 4),)
     example = Example(
         left, ((Image(torch.arange(B)), torch.ones(1, B)),), score, shared_gradient=left

@@ -1,4 +1,4 @@
-"""Peak bytes of work whose peak can be counted by hand."""
+"""Peak memory of work whose peak can be computed by hand."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MIB = 2**20
 
 
 def test_peak_bytes_live_tensors() -> None:
-    """The peak is what lives at once."""
+    """The peak counts the tensors that exist at the same time."""
     standing = torch.zeros(MIB // 4)
 
     def work() -> None:
@@ -26,7 +26,7 @@ def test_peak_bytes_live_tensors() -> None:
 
 
 def test_peak_bytes_autograd() -> None:
-    """What autograd keeps counts, and what was there before does not."""
+    """Tensors that autograd keeps count; earlier tensors do not."""
     weight = torch.ones(MIB // 4, requires_grad=True)
 
     def work() -> None:

@@ -1,4 +1,5 @@
-"""When hard examples set in: until then a run is the plain one, and from there it goes on from it (fp64)."""
+"""Start of hard examples: until then a run equals the plain one, and it resumes on both sides
+(fp64)."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def test_onset_plain_run_resume(case: Case) -> None:
 
 
 def test_onset_auxiliary_batch_norms() -> None:
-    """The auxiliary batch norms begin as the main ones are at the onset."""
+    """At the onset, the auxiliary batch-norms are copies of the main ones."""
     run = Run(Case("moco", {}, {"adversarial": {"start": 0.5}})).steps(0, 2)
     norms = [
         module
@@ -102,7 +103,7 @@ def test_onset_auxiliary_batch_norms() -> None:
 
 
 def test_onset_term_weights() -> None:
-    """Weights are a mean over the terms that are there."""
+    """Weights are a mean over the current terms."""
     case = Case(
         "moco", {}, {"adversarial": {"start": 0.5}, "cutmix": {"start": 0.25, "weight": 2.0}}
     )
@@ -125,7 +126,7 @@ def test_onset_term_weights() -> None:
 
 
 def parts(objective: Objective, step: int) -> dict[str, tuple[int, int]]:
-    """Images of each term, and the number of its pass."""
+    """Return the images of each term, and the number of its pass."""
     found = {}
     for number, term in enumerate(objective.losses(batch(step))):
         term.loss.backward()

@@ -1,4 +1,4 @@
-"""Image files of every kind that can be read, made by code: what they show is in the name, not in the pixels."""
+"""Image files of every supported kind, made by code; the format is in the name."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def palette(depth: int) -> Any:
 
 
 def photograph(height: int = _HEIGHT, width: int = _WIDTH) -> Image.Image:
-    """Smooth colours and some noise."""
+    """Return smooth colours and some noise."""
     y, x = np.mgrid[0:height, 0:width]
     noise = np.random.default_rng(0).integers(0, 40, (height, width))
     return Image.fromarray(
@@ -108,7 +108,7 @@ def saved(image: Image.Image, kind: str, **options: Any) -> bytes:
 
 
 def bitmap(value: int = 0) -> bytes:
-    """A small picture, of a format that no decoder of a stranger's makes quicker."""
+    """Return a small picture in a format that no decoder plugin makes faster."""
     return saved(Image.new("RGB", (4, 3), (value, value, value)), "BMP")
 
 
@@ -120,7 +120,7 @@ def exif(orientation: int = 6) -> Image.Exif:
 
 
 def bmp_in_runs(body: bytes, width: int = _WIDTH, height: int = _HEIGHT) -> bytes:
-    """A BMP of 256 grey levels in run-length encoding, which PIL reads and does not write."""
+    """Return a BMP of 256 levels in run-length encoding, which PIL reads but does not write."""
     greys = b"".join(bytes((level, level, level, 0)) for level in range(256))
     header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(body), 0, 0, 256, 0)
     return (

@@ -50,7 +50,7 @@ def weights(tmp_path: Path) -> str:
 
 
 def test_two_process_adapt(weights: str, tmp_path: Path) -> None:
-    """Two processes adapt as one does."""
+    """Two processes give the result of one process."""
     adapt(request(weights, **LENGTH), tmp_path / "one")
     run_together(2, adapted, weights, str(tmp_path / "two"))
     states = [
@@ -67,5 +67,5 @@ def test_two_process_adapt(weights: str, tmp_path: Path) -> None:
 
 
 def test_main_process_error(weights: str, tmp_path: Path) -> None:
-    """A mistake is said by the main process."""
+    """The main process reports a mistake."""
     run_together(2, both, weights, str(tmp_path / "out"))

@@ -1,4 +1,4 @@
-"""Processes that go on together read no more of a checkpoint than they need."""
+"""Processes that resume together read only the parts of a checkpoint that they need."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Both:
 
 
 def test_newest_good_checkpoint_rows(both: Both) -> None:
-    """Each process has its rows of the newest good checkpoint."""
+    """Each process gets its rows of the newest good checkpoint."""
     bank, found = both
     assert [one["path"] for one in found] == ["step-00000010.pt"] * 2
     assert torch.equal(torch.cat([one["rows"] for one in found]), bank)
@@ -72,7 +72,7 @@ def test_newest_good_checkpoint_rows(both: Both) -> None:
 
 
 def test_checkpoint_bytes_read(both: Both) -> None:
-    """The main process compares, and the others read what they take."""
+    """The main process verifies the file, and the others read only what they use."""
     bank, found = both
     assert found[0]["opened"] > 0.9 * bank.nbytes
     assert found[1]["opened"] < 0.1 * bank.nbytes

@@ -21,7 +21,7 @@ def compared() -> str:
 
 
 def test_two_process_compare() -> None:
-    """Two processes compare as one does."""
+    """Two processes give the comparison of one process."""
     one = json.loads(run_together(1, compared)[0])
     two = json.loads(run_together(2, compared)[0])
     assert one["images"] > 256  # two batches or more

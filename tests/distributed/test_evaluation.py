@@ -37,7 +37,7 @@ def photographs(folder: Path, broken: tuple[str, ...] = ()) -> str:
 
 @contextmanager
 def watched() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Filled with the features and positions that a task receives."""
+    """A list of the features and positions that a task receives."""
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
     extract = protocols.extract_together
 
@@ -53,7 +53,7 @@ def watched() -> Iterator[list[tuple[torch.Tensor, torch.Tensor]]]:
 def work(
     out: str, protocol: str, backbone: str, data: str, options: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """What `watched` saw, the result as JSON, and the batches that were made."""
+    """Return the content of `watched`, the result as JSON, and the batches that were made."""
     made: list[int] = []
     getitem = evaluation_stream._EvaluationPlan.__getitem__
 

@@ -69,7 +69,7 @@ def cases() -> dict[str, Case]:
 
 
 def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor]:
-    """What two processes with `count` images each draw, by one."""
+    """Return the draws of two processes with `count` images each, computed by one process."""
     original = processes.rank
     found = []
     for rank in range(2):
@@ -83,7 +83,8 @@ def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tenso
 
 @contextmanager
 def drawing_as_two() -> Iterator[None]:
-    """A single process draws what two would: each half is mixed within itself, and has noise of its own."""
+    """Let a single process draw like two: each half is mixed within itself, and has its own
+    noise."""
     with pytest.MonkeyPatch.context() as patch:
         partners = draws.partners
         backwards = unmix.reversed_order
@@ -116,7 +117,7 @@ def drawing_as_two() -> Iterator[None]:
 
 
 def train(case: Case) -> State:
-    """Gradients of every step, and all there is at the end; in a single process as two would draw their numbers."""
+    """Return the gradients of every step and the final state; a single process draws like two."""
     with drawing_as_two() if processes.world_size() == 1 else nullcontext():
         return trained(case)
 
@@ -143,7 +144,8 @@ def trained(case: Case) -> State:
 
 
 def go_on(case: Case, state: State) -> State:
-    """What a new epoch and one step make of a checkpoint, whatever the number of processes that wrote it."""
+    """Return the result of a new epoch and one step from a checkpoint, for any number of processes
+    that wrote it."""
     method = case.build()
     method.restore(
         {name: value for name, value in state.items() if not name.startswith("gradient")}

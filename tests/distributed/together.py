@@ -26,9 +26,10 @@ _PRELOADED = [
 
 
 def run_together(count: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What work(*arguments) returns in each of `count` processes of one thread on the CPU: tensors and plain values.
+    """Return work(*arguments) of each of `count` single-threaded processes on the CPU: tensors and
+    plain values.
 
-    Raises what one of them raised.
+    Raises the exception of a failed process.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

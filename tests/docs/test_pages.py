@@ -1,8 +1,9 @@
-"""Every code block of README and docs/ is run, top to bottom, in an empty folder with a few photographs beside it.
+"""Every code block of README and docs/ is run, top to bottom, in an empty folder with a few
+photographs next to it.
 
-`hexa …` goes through the real command line in this process, with fewer epochs than a reader would take; the python
-blocks of a page share their names, as in a notebook; one that begins with `# NAME.py` is saved under that name instead.
-A block after `<!-- skip: reason -->` is only shown.
+`hexa …` goes through the real command line in this process, with fewer epochs than a reader would
+use. The python blocks of a page share their names, as in a notebook; a block that begins with `#
+NAME.py` is saved under that name instead. A block after `<!-- skip: reason -->` is only shown.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ from hexa.weights.pretrained import random_backbone, save_backbone
 BLOCK = re.compile(
     r"(?:<!-- skip: (?P<reason>[^>]+) -->\s+)?```(?P<language>\w*)\n(?P<text>.*?)```", re.DOTALL
 )
+
+
+#: The most words of all pages.
+WORDS = 26_600
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,8 @@ def check(words: list[str]) -> None:
 
 
 def make_photographs(folder: Path) -> None:
-    """What a reader has: photographs in no order, some others sorted into classes, and weights from elsewhere."""
+    """Make a reader's files: unsorted photographs, others sorted into classes, and weights of other
+    software."""
     # fewer than 16 channels end the process in oneDNN 3.13: backward of a 1×1 convolution of stride 2 on two threads
     network = NetworkConfig(name="small-resnet", widths=(16, 32))
     save_backbone(random_backbone(network, 32), folder / "weights.safetensors")
@@ -163,7 +169,8 @@ def test_skipped_block_commands(page: Path) -> None:
 
 
 def test_tab_call_signatures() -> None:
-    """What a tab shows beside a command is not run again, but has arguments that its functions take."""
+    """The Python call in a tab next to a command is not run again; its arguments are checked
+    against the functions."""
     blocks = [
         block for page in PAGES for block in blocks_of(page) if block.reason == "as beside it"
     ]
@@ -192,7 +199,9 @@ def test_tab_call_signatures() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", [*PAGES, *sorted((ROOT / "docs/decisions").glob("*.md"))], ids=lambda page: page.name
+    "page",
+    [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs/decisions").glob("*.md"))],
+    ids=lambda page: page.name,
 )
 def test_page_links(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
@@ -214,6 +223,20 @@ def test_generated_parts_coverage() -> None:
     assert text.count("<!-- generated:") == len(
         list(generated.BLOCK.finditer(text))
     )  # none is left open
+
+
+def test_word_limit() -> None:
+    """The pages have a limit, so that they stay readable; generated parts do not count."""
+    pages = sorted((ROOT / "docs").rglob("*.md"))
+    assert generated.PAGES[1] in pages
+    words = sum(generated.countable(page.read_text(encoding="utf-8")) for page in pages)
+    assert words <= WORDS
+
+
+def test_countable_words() -> None:
+    text = "| a `b` | - |\n\n<!-- generated: moco -->\nten words\n<!-- end of moco -->\nc."
+    found = generated.countable(text)
+    assert found == 3
 
 
 def test_recipe_commands() -> None:
@@ -244,7 +267,8 @@ def test_table_fields(page: Path) -> None:
 
 
 def test_architecture_files() -> None:
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    pages = (ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md")
+    text = "".join(page.read_text() for page in pages)
     named = re.findall(r"`([a-z_]+/[\w/]*(?:\.\w+)?|\w+\.(?:py|yaml))`", text)
     assert len(named) > 30
     assert [

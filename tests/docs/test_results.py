@@ -1,4 +1,5 @@
-"""Every result file can be traced: the commits it names are here, and hold the code that its hash is of."""
+"""Every result file can be traced: the commits that it names exist here, and contain the code of
+its hash."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def named(content: Any) -> Iterator[tuple[str, str | None]]:
-    """Each commit in a result, with the hash of the package beside it."""
+    """Yield each commit in a result, with the hash of the package next to it."""
     if isinstance(content, dict):
         for commit in (content.get("commit"), *content.get("commits", ())):
             if isinstance(commit, str):
@@ -84,7 +85,8 @@ def test_change_interval_mark(values: list[float]) -> None:
 
 
 def test_image_and_seed_intervals() -> None:
-    """Of equal seeds it is that of images, of equal images that of seeds, and of both the root of the sum of squares."""
+    """With equal seeds the interval is over images, with equal images over seeds, and otherwise the
+    root of the sum of squares."""
     right = np.arange(400) < 100
     error = 100 * right.std(ddof=1) / 20
     assert over_images_and_seeds([right]) == pytest.approx((25.0, 1.96 * error))

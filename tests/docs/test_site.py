@@ -35,7 +35,7 @@ def build(root: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the site is made of, elsewhere."""
+    """Copy the sources of the site to another folder."""
     root = tmp_path_factory.mktemp("site")
     shutil.copytree(ROOT / "docs", root / "docs")
     shutil.copytree(
@@ -46,7 +46,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Loads(HTMLParser):
-    """What a page makes a browser fetch."""
+    """Collects the addresses that a browser would fetch for a page."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,5 @@
-"""`--images N` of the commands: the same part of a source for each, told by what they write."""
+"""`--images N` of the commands: the same part of a source for each command, as shown by their
+output."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ ASKED = ["--images", "200", "--seed", "3"]
 
 @pytest.fixture(scope="module")
 def paths() -> list[str]:
-    """Of the part."""
+    """Return the paths of the part."""
     return draw_part(open_source("digits", "train"), 200, 3).paths
 
 

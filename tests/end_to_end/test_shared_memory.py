@@ -26,7 +26,8 @@ NONE = "this process decodes the images, more slowly"
 
 
 def inside(mounts: str, devices: Path, *words: object, seconds: float = 240) -> str:
-    """What `hexa WORDS`, which has to succeed, says with these mounts; the test is skipped without the right to them."""
+    """Return the output of `hexa WORDS`, which must succeed, with these mounts; skip the test
+    without the right to them."""
     devices.mkdir(exist_ok=True)
     script = f'set -e; {mounts}\nexec "$@"'
     begin = ["unshare", "--map-root-user", "--mount", "sh", "-c", script, str(devices)]

@@ -1,4 +1,4 @@
-"""What `make dist` builds is complete, and works where nothing else of this checkout is."""
+"""The wheel of `make dist` is complete, and works without this checkout."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ STEM = f"hexa_ssl-{hexa.__version__}"
 
 
 def run(*command: object, folder: Path, status: int = 0) -> str:
-    """Run a command without what this process was told about paths, and return what it said.
+    """Run a command without this process's settings of paths, and return its output.
 
-    Skips where no package index answers and its packages are not here either.
+    Skips if no package index answers and the packages are not installed here either.
     """
     foreign = {
         "PYTHONPATH",
@@ -139,7 +139,8 @@ def test_wheel_own_environment(checkout: Path, tmp_path: Path) -> None:
 
 
 def test_wheel_shared_packages(checkout: Path, tmp_path: Path) -> None:
-    """What it asks for is another test's: tests/test_imports.py compares that with what is imported."""
+    """The wheel works with the packages of this environment; tests/test_imports.py checks its
+    requirements."""
     programs = installed(checkout, tmp_path, "--no-deps")
     (packages,) = (tmp_path / "venv").glob("lib/*/site-packages")
     (packages / "here.pth").write_text(sysconfig.get_path("purelib"))

@@ -1,4 +1,5 @@
-"""What tests of evaluation share: options, a small network, and a task around any backbone and images."""
+"""Shared parts of evaluation tests: options, a small network, and a task for any backbone and
+images."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 
 
 def pictures(count: int = 2, size: int = 32, seed: int = 0) -> Tensor:
-    """Smooth ones, of whole grey levels."""
+    """Return smooth images with values that are multiples of 1/255."""
     rough = torch.rand(
         count, 3, size // 4, size // 4, generator=torch.Generator().manual_seed(seed)
     )
@@ -42,7 +42,7 @@ def array(image: Tensor) -> Array:
 
 
 def levels(images: Tensor, expected: list[Array]) -> float:
-    """The largest difference in grey levels."""
+    """Return the largest difference in units of 1/255."""
     return float(
         255
         * (images.double() - torch.from_numpy(np.stack(expected)).permute(0, 3, 1, 2)).abs().max()

@@ -183,7 +183,7 @@ def test_adamax_loop() -> None:
 
 
 def test_linear_rate_choice() -> None:
-    """A rate that is hopeless is not taken, and both numbers are told."""
+    """A hopeless rate is not chosen, and the accuracies of both rates are reported."""
     found = evaluate(
         "linear", "pixels:8", "digits", preset="cifar", learning_rates=[1e-7, 0.01], **QUIET
     )

@@ -37,7 +37,7 @@ def reference(x: np.ndarray, y: np.ndarray, weight_decay: float) -> LogisticRegr
 def probed(
     x: np.ndarray, y: np.ndarray, test_x: np.ndarray, test_y: np.ndarray, **options: Any
 ) -> dict[str, float]:
-    """What the fast probe finds, given arrays."""
+    """Return the result of the fast probe for given arrays."""
     return fast_probe(
         torch.from_numpy(x),
         torch.from_numpy(y),

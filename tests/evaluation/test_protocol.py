@@ -33,7 +33,7 @@ def test_topk_scikit_learn() -> None:
 
 
 def test_topk_ties() -> None:
-    """Of equal scores the lower class is first."""
+    """If scores are equal, the lower class comes first."""
     found = topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3))
     expected = {
         "top1": 25.0,

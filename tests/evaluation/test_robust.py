@@ -60,7 +60,7 @@ def one_by_one(
     step: float,
     steps: int,
 ) -> bool:
-    """Whether an iterate is misclassified, as the paper writes it."""
+    """Return whether each iterate is misclassified, as the paper defines it."""
     x = (image + (start - image).clamp(-radius, radius)).clamp(0, 1)
     for number in range(steps + 1):
         x = x.detach().requires_grad_()
@@ -161,7 +161,7 @@ def test_least_move_linear_programming() -> None:
     ids=["pgd", "autoattack"],
 )
 def test_attack_draws_by_image(attacks: list[Attack]) -> None:
-    """What is drawn for an image does not depend on its batch."""
+    """The random numbers for an image do not depend on its batch."""
     network, images, labels = draw(16)
     images = images.contiguous(memory_format=torch.channels_last)
 

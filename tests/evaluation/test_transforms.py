@@ -1,4 +1,4 @@
-"""What is done to images for a backbone, and what a result says of it."""
+"""The transform of images for a backbone, and its record in a result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_backbone_transform() -> None:
 
 
 def test_preparation_in_result(file: str) -> None:
-    """What is set is in the result."""
+    """Values that a user sets are in the result."""
     plain = evaluate("knn", file, "digits", **KNN)
     other = evaluate("knn", file, "digits", mean="0.1,0.9,0.1", size=16, **KNN)
     again = evaluate("knn", file, "digits", mean=[0.1, 0.9, 0.1], size=16, **KNN)

@@ -42,7 +42,7 @@ PROTOCOLS = {
 
 
 def digest(value: Any, into: Any) -> None:
-    """Add whatever a checkpoint holds, in order of its keys."""
+    """Add the content of a checkpoint, in the order of its keys."""
     if isinstance(value, torch.Tensor):
         into.update(
             str((value.dtype, tuple(value.shape))).encode()
@@ -58,7 +58,8 @@ def digest(value: Any, into: Any) -> None:
 
 
 def state(run: Path) -> str:
-    """A hash of every tensor of the last checkpoint and of the backbone: weights, queues, banks, momenta."""
+    """Return a hash of every tensor of the last checkpoint and of the backbone: weights, queues,
+    banks, momenta."""
     into = hashlib.sha256()
     newest = max((run / "checkpoints").glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
     content = torch.load(newest, map_location="cpu", weights_only=True)

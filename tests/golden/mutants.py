@@ -1,10 +1,11 @@
-"""Do the laws find as many faults as they did? Each mutant is one fault in a copy of the sources.
+"""Number of faults that the laws find: each mutant is one fault in a copy of the sources.
 
     python -m tests.golden.mutants RESULT.json
 
-Runs the tests of the module, those of its package and the laws against each, and if they pass, the laws with every
-variant of every hard example for every method. Says which test failed first. A row is written as soon as it exists;
-rows that are there are kept, so that a run which was stopped goes on.
+Each mutant runs the tests of its module, those of its package and the laws; if these pass, it runs
+the laws with every variant of every hard example for every method. The result names the first test
+that fails. A row is written as soon as it exists; existing rows are kept, so an interrupted run can
+be resumed.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class NearFirst:
 
 
 def first_failure(mutant: tuple[str, str, str], every: bool) -> str:
-    """The test that fails first, "" if none does. every: the laws alone, with every variant for every method."""
+    """Return the test that fails first, "" if none does. every: only the laws, with every variant
+    for every method."""
     name, there, instead = mutant
     with tempfile.TemporaryDirectory() as place:
         for folder in ("src", "tests"):
@@ -93,7 +95,8 @@ def change(file: Path, there: str, instead: str) -> None:
 
 
 def in_a_fork(place: Path, tests: list[str], order: NearFirst) -> tuple[int, str]:
-    """The status of pytest in the folder, and what it said. Forked, so that torch is imported once for all mutants."""
+    """Return the status and the output of pytest in the folder. Forked, so that torch is imported
+    once for all mutants."""
     said = place / "said.txt"
     child = os.fork()
     if child == 0:

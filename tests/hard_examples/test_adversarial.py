@@ -43,7 +43,7 @@ def test_attack_size_grey_levels(epsilon: float, step: float) -> None:
 
 
 def test_random_start_first_step() -> None:
-    """From a random start the first step climbs there."""
+    """With a random start, the first step uses the gradient there."""
     fields = {"epsilon": 4.0, "step_size": 2.0, "random_start": True}
     case = Case("moco", {}, {"adversarial": fields})
     still = Case("moco", {}, {"adversarial": {**fields, "step_size": 0.0}})
@@ -144,7 +144,7 @@ def test_radius_list_loop() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.25, 2.0])
 def test_root_mean_square_radius(epsilon: float) -> None:
-    """A sign step of ε on every pixel has this root mean square, whatever the size of the view."""
+    """A sign step of ε on every pixel has this root mean square, at every size of the view."""
     clean, adversarial, gradient = attack(
         norm="l2", unit="rms", epsilon=epsilon, step_size=epsilon, clip=False
     )
@@ -172,7 +172,7 @@ def test_l2_degenerate_gradients() -> None:
 
 
 def test_random_start_draws() -> None:
-    """A random start differs by step of training and stays in the ball."""
+    """A random start differs between training steps and stays in the ball."""
     clean, first, _ = attack(random_start=True, epsilon=2.0, step_size=0.0)
     _, second, _ = attack(batch(1), random_start=True, epsilon=2.0, step_size=0.0)
     found = float((first - clean).abs().max())
@@ -183,6 +183,6 @@ def test_random_start_draws() -> None:
 
 @pytest.mark.parametrize("branch", ["aux", "main"])
 def test_adversarial_branch(branch: str) -> None:
-    """Views are trained through the branch that is asked for."""
+    """Views are trained through the configured branch."""
     case = Case("moco", {}, {"adversarial": {"branch": branch, "generation": "aux_eval"}})
     assert case.examples()["adversarial"].branch == Branch(branch)

@@ -13,7 +13,7 @@ from tests.laws.cases import BATCH, Case, batch
 
 
 def test_cutmix_score() -> None:
-    """The score is two standard losses, weighed by area."""
+    """The score is the sum of two standard losses, weighted by area."""
     case = Case("moco", {"bn_groups": 1}, {"cutmix": {}})
     objective = case.objective(case.build())
     made = objective.examples(batch())

@@ -21,7 +21,7 @@ def clean_example() -> Example:
 
 @pytest.mark.parametrize("per_sample", [False, True])
 def test_mixup_views(per_sample: bool) -> None:
-    """Mixup lays two images over each other."""
+    """Mixup returns weighted means of two images."""
     clean = clean_example()
     made = Mixup(per_sample=per_sample)(clean, STREAM)
     order = draws.partners(BATCH, STREAM)

@@ -1,4 +1,4 @@
-"""Strong views: the operations that views have, a grey square, pseudo-labels as they were."""
+"""Strong augmentation: the operations of views, a grey square, unchanged pseudo-labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def clean() -> Example:
 
 
 def test_randaugment_no_operations() -> None:
-    """Nothing to do is the source."""
+    """Without operations and square, the result is the source."""
     source = clean()
     made = RandAugment(operations=0, cutout=0)(source, Stream(0))
     assert all(torch.equal(view, crop) for view, crop in zip(made.crops, source.crops, strict=True))

@@ -1,4 +1,4 @@
-"""Virtual adversarial views: longer reach than chance, one length, no label."""
+"""Virtual adversarial views: stronger than noise, equal length, independent of labels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def clean_example(network: nn.Module | None = None) -> Example:
 
 
 def turned(source: Example, views: tuple[Tensor, ...]) -> float:
-    """1 − cos between the embeddings of clean and moved views, mean."""
+    """Return the mean of 1 − cos between the embeddings of clean and perturbed views."""
     still = replace(MAIN, update=False)
     with torch.no_grad():
         pair = [source.score.embed(crops, still) for crops in (source.crops, views)]
@@ -27,7 +27,7 @@ def turned(source: Example, views: tuple[Tensor, ...]) -> float:
 
 
 def inside(source: Example) -> Example:
-    """Away from black and white, where nothing is clipped."""
+    """Return views away from black and white, where clipping has no effect."""
     return source.at(tuple(0.25 + crop / 2 for crop in source.crops))
 
 
@@ -42,7 +42,8 @@ def test_vat_length() -> None:
 
 
 def test_vat_direction_strength() -> None:
-    """It turns the embedding more than noise does, and iterations more still."""
+    """The direction changes the embedding more than noise does, and more iterations change it
+    more."""
     source = inside(clean_example())
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(source.crops[0].shape, generator=generator).double()
@@ -58,7 +59,8 @@ def test_vat_direction_strength() -> None:
 
 
 def test_vat_top_eigenvector() -> None:
-    """Of 1 − cos around a point of a linear encoder: found here by the Hessian, image by image."""
+    """The direction is the top eigenvector of the Hessian of 1 − cos, computed per image for a
+    linear encoder."""
     linear = nn.Linear(3 * 12 * 12, 8)
     network = nn.Sequential(nn.Flatten(), linear)
     network.num_features = 8  # type: ignore[assignment]
@@ -83,7 +85,7 @@ def test_vat_top_eigenvector() -> None:
 
 
 def test_vat_pseudo_labels() -> None:
-    """Pseudo-labels do not matter."""
+    """Pseudo-labels do not change the result."""
     source = clean_example()
     labels, weight = source.mixture[0]
     reverse = torch.arange(len(source)).flip(0)

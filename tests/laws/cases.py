@@ -1,4 +1,5 @@
-"""Every method × every hard example, found by looking: a new file in either package is under the laws at once."""
+"""Every method × every hard example, found automatically: a new file in either package is tested at
+once."""
 
 from __future__ import annotations
 
@@ -192,7 +193,7 @@ class Case:
         return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}{sizes}"
 
     def made(self, **fields: Any) -> testing.Case:
-        """What is tried; `fields` of the method override the case's."""
+        """Return the method of the case; `fields` override its configuration."""
         config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
         config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
         network = SMALLEST.model_copy(update=NETWORK.get(self.method, {}))
@@ -216,7 +217,7 @@ class Case:
 
     @property
     def fits(self) -> bool:
-        """Whether these hard examples can be made for this method."""
+        """True if all hard examples work with the method."""
         return self.made().fits
 
     def hard(self) -> dict[str, HardExample]:
@@ -232,12 +233,14 @@ class Case:
         return self.made().objective(method, config, **options)
 
     def examples(self, network: nn.Module | None = None) -> dict[str, Example]:
-        """Those of its first batch, clean ones among them, made for a new method."""
+        """Return the examples of the first batch, including the clean ones, made for a new
+        method."""
         return self.objective(self.build(network=network)).examples(self.batch())
 
 
 def fitting(case: Case) -> Case:
-    """The case without the hard examples that its method refuses, or that are made of such."""
+    """Return the case without the hard examples that its method refuses, or that depend on refused
+    ones."""
     kept = {
         name: entry
         for name, entry in case.hard_examples.items()
@@ -304,7 +307,8 @@ def count_passes(module: nn.Module, work: Callable[[], object]) -> int:
 
 
 def nested(fields: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a method in a method, such as `contrast.bn_groups`, as a dictionary; `bn_groups` then names it too."""
+    """Return the fields of a method inside a method, such as `contrast.bn_groups`, as a dictionary;
+    `bn_groups` sets it too."""
     found: dict[str, Any] = {}
     for path, value in fields.items():
         parent, _, last = ([name for name in fields if name.endswith(f".{path}")] or [path])[

@@ -74,7 +74,7 @@ class OnDevice(Tensor):
 
 
 class StandIn(TorchDispatchMode):
-    """waits: what the host would have waited for, by operation and line of hexa."""
+    """waits: operations for which the host would have waited, by operation and line of hexa."""
 
     active: StandIn | None = None
     #: In the place of FakeTensorMode, inside which torch looks for no driver.
@@ -120,7 +120,8 @@ class StandIn(TorchDispatchMode):
         return _mapped(lambda leaf: known[id(leaf)] if id(leaf) in known else _on_device(leaf), out)
 
     def _copy(self, function: Any, args: Any, kwargs: dict[str, Any], target: torch.device) -> None:
-        """A copy to the device need not wait if it is told not to; one to the host is there to be read."""
+        """Check a copy: a copy to the device waits unless it is non-blocking; a copy to the host
+        always waits."""
         source = args[1 if function is aten.copy_.default else 0]
         patient = kwargs.get("non_blocking", False) or args[2:3] == (True,)
         if source.device != target and not (patient and target == DEVICE):
@@ -172,7 +173,8 @@ class Autocast(torch.autocast):
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """What arguments of an operation are made of; torch's own takes ten times as long."""
+    """Yield the values in the arguments of an operation; torch's own function takes ten times as
+    long."""
     for value in values:
         if isinstance(value, list | tuple):
             yield from _leaves(value)

@@ -1,4 +1,4 @@
-"""Every method × every hard example on a GPU, shown on a stand-in: what is on the device stays there."""
+"""Every method × every hard example on a simulated GPU: tensors on the device stay there."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def on_device(data: Batch) -> Batch:
     "case", cases(), ids=lambda case: f"{case.method}-{'+'.join(case.hard_examples)}-{case.fields}"
 )
 def test_step_without_sync(case: Case) -> None:
-    """A step, and the start of an epoch, in which the host may wait."""
+    """A training step never makes the host wait; the earlier start of the epoch may."""
     method = small(case)
     with stand_in() as device:
         method.to(DEVICE)
@@ -104,7 +104,7 @@ def small(case: Case) -> Method:
 
 
 def stays(method: Method) -> bool:
-    """Whether all that it remembers is finite, and on the device."""
+    """Return whether the whole state is finite and on the device."""
     tensors = [*method.parameters(), *method.buffers()]
     return all(
         isinstance(tensor, OnDevice) and bool(tensor.elem.isfinite().all()) for tensor in tensors

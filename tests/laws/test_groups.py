@@ -1,4 +1,5 @@
-"""Batches that `bn_groups` does not divide: runs of images stay apart, in every method and number of crops."""
+"""Batches that `bn_groups` does not divide: runs of images stay separate, for every method and
+number of crops."""
 
 from __future__ import annotations
 

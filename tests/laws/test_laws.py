@@ -1,4 +1,4 @@
-"""The laws of every method × every hard example . Fp64 on the CPU."""
+"""The laws for every method × every hard example, in fp64 on the CPU."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ OF_HARD_EXAMPLES = (
 
 
 def tries() -> list[Any]:
-    """Each law with each case it speaks of; two processes are in tests/distributed."""
+    """Return each law with each applicable case; two processes are in tests/distributed."""
     return [
         pytest.param(law, case, id=f"{name}-{case}")
         for name, law in LAWS.items()
@@ -95,7 +95,8 @@ def test_declared_static() -> None:
 
 @pytest.mark.parametrize("case", [case for case in HARD if not case.kept], ids=str)
 def test_branch_statistics_law(case: Case) -> None:
-    """Law 1 and as many updates a pass as the clean one makes; none for the passes of an attack."""
+    """Law 1, and the same number of updates per pass as the clean pass; none for the passes of an
+    attack."""
     method = case.build()
     norm = trained_norm(method, case.batch())
 
@@ -119,7 +120,7 @@ def test_branch_statistics_law(case: Case) -> None:
 
 
 def trained_norm(method: Method, data: Batch) -> BranchBatchNorm:
-    """The first batch-norm that anchors go through: that of the network that is trained, whichever is kept."""
+    """Return the first batch-norm that the anchors go through, in the trained network."""
     method.embed(method.anchors(data), MAIN)
     norms = [module for module in method.modules() if isinstance(module, BranchBatchNorm)]
     return next(norm for norm in norms if norm.num_batches_tracked)
@@ -273,7 +274,7 @@ def test_split_sum_of_parts() -> None:
 
 @pytest.mark.parametrize("fraction", [0.5, 0.25])
 def test_fraction_of_images(fraction: float) -> None:
-    """A fraction is the term of the first images."""
+    """With a fraction, the term is computed on the first images."""
     case = Case("moco", {"bn_groups": 1}, {"adversarial": {"fraction": fraction}})
     example = backward(case.objective(case.build()), case.batch())["adversarial"].example
     assert len(example) == fraction * BATCH

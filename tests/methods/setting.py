@@ -15,7 +15,8 @@ BATCH = 4
 
 
 def small(config: MethodConfig, num_crops: int = 2, **setting: Any) -> Any:
-    """The method around a narrow ResNet, with seeded weights; of two streams if the setting says so."""
+    """Return the method around a narrow ResNet, with seeded weights; with two streams if the
+    setting says so."""
     torch.manual_seed(0)
     streams = setting.get("streams", "one")
     network = build(

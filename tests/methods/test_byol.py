@@ -62,7 +62,7 @@ def test_byol_loss() -> None:
 
 
 def test_byol_target_momentum() -> None:
-    """The target follows without a predictor, and slower to the end."""
+    """The target has no predictor, and follows more slowly towards the end."""
     made = byol(momentum=0.9)
     data = batch(12, 12)
     before = {name: p.clone() for name, p in made.target.named_parameters()}
@@ -103,7 +103,7 @@ def test_simsiam_loss_and_gradient() -> None:
 
 
 def test_simsiam_projector_batch_norm() -> None:
-    """The projector ends in a batch norm that learns nothing."""
+    """The projector ends in a batch-norm without learned parameters."""
     layers = simsiam(projector_layers=2).encoder.head.projector  # type: ignore[union-attr]
     norms = [layer for layer in layers if isinstance(layer, BranchBatchNorm)]
     assert [norm.weight.requires_grad for norm in norms] == [True, False]
@@ -129,7 +129,7 @@ def test_simsiam_predictor_rate() -> None:
 
 
 def test_byol_simsiam_single_view() -> None:
-    """The large view alone predicts the other."""
+    """A single large view predicts the other one."""
     for made in (byol(), simsiam()):
         data = batch(16, 12)
         embedding = made.embed(data.crops, MAIN)

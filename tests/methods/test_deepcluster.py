@@ -136,7 +136,7 @@ def test_deepcluster_loss() -> None:
 
 
 def test_deepcluster_unassigned_batch() -> None:
-    """A batch without any cluster costs nothing and is not NaN."""
+    """A batch without any cluster has loss 0, not NaN."""
     made = method()
     step = batch(0, Stream(3))  # nothing was clustered yet
     loss = made.loss(made.embed(step.crops, MAIN), made.pseudo_labels(step, None)).mean()

@@ -68,7 +68,7 @@ def test_dino_teacher_temperature() -> None:
 
 
 def test_dino_prototype_freeze() -> None:
-    """Prototypes wait for an epoch and have unit rows."""
+    """Prototypes are frozen for an epoch and have unit rows."""
     made = method()
     for step, learns in ((0, False), (DATA // BATCH, True)):
         data = batch(*SIZES, step=step)
@@ -95,7 +95,7 @@ def test_dino_teacher_momentum() -> None:
 
 
 def test_dino_vit_branches() -> None:
-    """A ViT sees crops of two sizes, and its branches are one."""
+    """A ViT accepts crops of two sizes, and all its branches are the same."""
     options = {
         "img_size": 16,
         "patch_size": 4,

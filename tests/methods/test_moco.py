@@ -1,4 +1,4 @@
-"""MoCo against the published iteration written out (F4), and the facts to keep."""
+"""MoCo against the published iteration written out (F4)."""
 
 from __future__ import annotations
 

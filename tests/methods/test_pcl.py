@@ -1,4 +1,4 @@
-"""PCL-v2 against its equations written out image by image, its warm-up, and what it remembers."""
+"""PCL-v2 against its equations written out image by image, its warm-up, and its state."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Data:
 
 
 def of_clustering(made: PCL, number: int) -> tuple[Tensor, Tensor]:
-    """Its centroids and concentrations, by counting rows."""
+    """Return centroids and concentrations, computed by counting rows."""
     begin = sum(CLUSTERS[:number])
     part = slice(begin, begin + CLUSTERS[number])
     return made.centroids[part], made.concentrations[part]
@@ -158,7 +158,7 @@ def test_pcl_loss(symmetric: bool) -> None:
 
 
 def test_pcl_negative_draws() -> None:
-    """The step draws its negatives, and never a positive."""
+    """Negatives are drawn once per step, and each prototype is compared at most once."""
     made = method()
     made.start_epoch(0, Data())
     drawn = set()
@@ -177,7 +177,8 @@ def test_pcl_negative_draws() -> None:
 
 
 def test_pcl_warmup() -> None:
-    """No clustering, and a loss that is MoCo's to the bit; prototypes from the first step after it on."""
+    """In the warm-up there is no clustering, and the loss equals MoCo's bit for bit; prototypes
+    follow from the next step on."""
     made = method(warmup_epochs=2)
     before = copy.deepcopy(made.state_dict())
     assert made.start_epoch(1, Data()) == {}
@@ -197,7 +198,7 @@ def test_pcl_warmup() -> None:
 
 
 def test_pcl_unassigned_images() -> None:
-    """Images without cluster leave the mean to the others."""
+    """Images without a cluster do not change the mean over the others."""
     made = method()
     made.start_epoch(0, Data(missing=(9, 17)))
     assert (made.clusters[:, [9, 17]] == -100).all()
@@ -244,7 +245,8 @@ def test_pcl_mixed_labels() -> None:
 
 
 def clustered(world_size: int) -> dict[str, Tensor]:
-    """What two epochs and a step between leave behind; without batch-norm, so that images meet only in the loss."""
+    """Return the state after two epochs with a step between; without batch-norm, so that images
+    interact only in the loss."""
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 6))
     network.num_features = 6  # type: ignore[assignment]

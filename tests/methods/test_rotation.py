@@ -47,7 +47,8 @@ def test_rotation_loss() -> None:
 
 
 def test_rotation_mixed_turns() -> None:
-    """Two images mixed have different turns now and then, so that the mixture says something (F29)."""
+    """Two mixed images usually have different turns, so that the mixture carries information
+    (F29)."""
     made = rotation()
     different = 0
     for step in range(4):

@@ -75,7 +75,7 @@ def test_simclr_hard_query() -> None:
 
 
 def test_simclr_twice_mixed_views() -> None:
-    """Views that are mixed twice hide all that they show."""
+    """Views that are mixed twice exclude all images that they show."""
     made = method()
     clean = unit(2, BATCH, 6)
     query = unit(2, BATCH, 6, seed=1)
@@ -101,7 +101,7 @@ def test_simclr_twice_mixed_views() -> None:
 
 
 def test_simclr_single_view() -> None:
-    """The large view alone is a query too."""
+    """A single large view is a query too."""
     made = method()
     clean = unit(2, BATCH, 6)
     query = unit(2, BATCH, 6, seed=1)

@@ -1,4 +1,5 @@
-"""The teacher's loss against its formula, what refuses to begin, and what a run keeps of it."""
+"""The teacher's loss against its formula, configurations that are refused, and the teacher in a
+checkpoint."""
 
 from __future__ import annotations
 
@@ -83,7 +84,7 @@ def test_teacher_copy_of_start() -> None:
 
 
 def test_teacher_mixed_view() -> None:
-    """A mixed view has both images' features, by area."""
+    """The target of a mixed view is the features of both images, by area."""
     from hexa.hard_examples.cutmix import CutMix
 
     method = built(teacher="means", projector="linear")
@@ -113,7 +114,7 @@ def digits(**fields: Any) -> Experiment:
     ],
 )
 def test_teacher_attack_start(fields: dict[str, Any], refused: bool) -> None:
-    """An attack from the clean view is refused."""
+    """An attack that starts at the clean view is refused."""
     made = digits(**{f"hard_examples.adversarial.{name}": value for name, value in fields.items()})
     if refused:
         with pytest.raises(
@@ -127,7 +128,8 @@ def test_teacher_attack_start(fields: dict[str, Any], refused: bool) -> None:
 
 
 def test_teacher_checkpoint(tmp_path: Path) -> None:
-    """Neither what the checkpoint is filled into nor a start that has gone changes it."""
+    """A resumed run takes the teacher from its checkpoint, even if the file of initial weights was
+    deleted."""
     start = random_backbone(NetworkConfig(name="small-resnet", widths=(4, 8)), 8, seed=3)
     file = save_backbone(start, tmp_path / "start.safetensors")
     fields = {
@@ -154,7 +156,7 @@ def test_teacher_checkpoint(tmp_path: Path) -> None:
 
 
 def test_teacher_code_refusal() -> None:
-    """Code is not run for a teacher."""
+    """The name of a teacher cannot run code."""
     made = digits(**{"method.teacher": "python:x:y"})
     with pytest.raises(
         UserError,

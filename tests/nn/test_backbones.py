@@ -1,4 +1,4 @@
-"""What may be built, and what a configuration can't reach."""
+"""Networks that a configuration may build, and those that it may not."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ file url self"""
 
 @pytest.mark.parametrize("name", OTHERS.split())
 def test_timm_option_filter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only parameters of the network reach timm."""
+    """Only parameters of the network class reach timm."""
     made: list[dict[str, Any]] = []
     create = timm.create_model
     monkeypatch.setattr(
@@ -37,7 +37,7 @@ def test_timm_option_filter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     "value", ["/etc/passwd", "hf-hub:a", "http://x", "..", "a b", "", "x" * 50]
 )
 def test_option_place_values(value: str) -> None:
-    """No option names a place."""
+    """No option can be a path or an address."""
     with pytest.raises(UserError, match=r"network\.options: stem_type must be a name or a number"):
         backbones.build(NetworkConfig(name="resnet18", options={"stem_type": value}))
 
@@ -47,7 +47,7 @@ def test_option_place_values(value: str) -> None:
     ["hf-hub:timm/resnet18", "hf_hub:a/b", "local-dir:/tmp", "./resnet18", "resnet18.a1_in1k"],
 )
 def test_network_place_names(name: str) -> None:
-    """No network name names a place."""
+    """No network name can be a path or an address."""
     with pytest.raises(UserError, match="unknown network"):
         backbones.build(NetworkConfig(name=name))
 

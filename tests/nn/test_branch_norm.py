@@ -66,7 +66,8 @@ def test_single_branch_batch_norm(branch: str) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize(("count", "groups"), [(12, 4), (13, 4), (12, 1), (4, 8)])
 def test_batch_norm_groups(count: int, groups: int, layout: str) -> None:
-    """F5: own batch statistics a group, running statistics by the mean over groups, same gradients."""
+    """F5: batch statistics per group, running statistics follow the mean over groups, same
+    gradients."""
     plain = seeded_norm()
     ours = convert(nn.Sequential(copy.deepcopy(plain)), groups=groups)
     x = LAYOUTS[layout](images(count)).requires_grad_()
@@ -96,7 +97,7 @@ def test_batch_norm_groups(count: int, groups: int, layout: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("frozen", [False, True])
 def test_parallel_batch_norm_groups(layout: str, dtype: torch.dtype, frozen: bool) -> None:
-    """As on a GPU; what comes after may change the output in place."""
+    """The GPU's code path; the next layer may change the output in place."""
     plain = seeded_norm().to(torch.promote_types(dtype, torch.float32)).requires_grad_(not frozen)
     for x in (LAYOUTS[layout](images(12)), images(12)[..., 0, 0]):
         made = []
@@ -163,7 +164,7 @@ def test_statistics_twice_in_a_pass() -> None:
 
 @pytest.mark.parametrize("groups", [1, 3])
 def test_frozen_and_eval_passes(groups: int) -> None:
-    """Frozen passes move nothing, and eval passes use running statistics."""
+    """Frozen passes change no statistics, and eval passes use running statistics."""
     ours = convert(nn.Sequential(seeded_norm()), groups=groups)
     with unchanged(ours), use_branch(ours, Branch("aux", update=False)):
         trained = ours(images())
@@ -177,7 +178,8 @@ def test_frozen_and_eval_passes(groups: int) -> None:
     "name", ["resnet18", "efficientnet_b0", "regnety_002", "mobilenetv3_small_050"]
 )
 def test_timm_network_conversion(name: str) -> None:
-    """Same outputs and key names as before, in train and eval mode, whatever is fused into the normalisation."""
+    """Outputs and key names do not change, in train and eval mode, for all modules fused with the
+    normalisation."""
     torch.manual_seed(0)
     plain = timm.create_model(name, num_classes=0, drop_rate=0.0).double()
     ours = convert(copy.deepcopy(plain), groups=1)

@@ -1,4 +1,4 @@
-"""Several crops through one encoder: one backbone pass a size, one head pass for all (F8)."""
+"""Several crops through one encoder: one backbone pass per size, one head pass for all (F8)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_multi_crop_passes() -> None:
     ("batch", "groups"), [(8, 2), (9, 2), (10, 4), (7, 3), (5, 4), (3, 4), (1, 2)]
 )
 def test_multi_crop_groups(batch: int, groups: int) -> None:
-    """Also where the batch is not divided evenly: the first runs have one image more (tensor_split)."""
+    """Uneven division is included: the first runs have one more image (tensor_split)."""
     views = crops(batch, 12, 12, 8, 8, 8)
     made = encoder(groups)
     with use_branch(made, images=batch):
@@ -73,7 +73,7 @@ def test_multi_crop_groups(batch: int, groups: int) -> None:
 
 
 def test_multi_crop_compilation() -> None:
-    """Methods of several crops never call the encoder itself."""
+    """Methods with several crops never call the encoder's own forward."""
     backbone = nn.Sequential(nn.Flatten())
     made = Encoder(backbone, nn.LazyLinear(4), NORMALIZE)
     crops = (torch.rand(2, 3, 4, 4), torch.rand(2, 3, 4, 4))

@@ -1,4 +1,5 @@
-"""Batch-norms folded into convolutions: the same features, of a copy that shares nothing with its network."""
+"""Batch-norms folded into convolutions: the same features, from a copy that shares nothing with its
+network."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 
 
 def stirred(network: nn.Module) -> nn.Module:
-    """The network with statistics, scales and shifts as after a training."""
+    """Return the network with statistics, scales and shifts as after training."""
     generator = torch.Generator().manual_seed(1)
     for module in network.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm | BranchBatchNorm):
@@ -72,7 +73,7 @@ def test_folded_features(name: str) -> None:
 
 
 def test_folded_shares_nothing() -> None:
-    """The network trains on as if there were no copy, and the copy does not learn."""
+    """The network continues training independently, and the copy does not learn."""
     made = []
     for with_copy in (False, True):
         torch.manual_seed(0)
@@ -138,7 +139,7 @@ def test_plain_network_stays(make: Callable[[], nn.Module]) -> None:
 
 
 def test_folded_under_autocast() -> None:
-    """Whether outputs are equal is decided in the network's own precision."""
+    """Equality of outputs is checked in the network's own precision."""
     network = stirred(torchvision.models.resnet18()).double()
     with torch.autocast("cpu", torch.bfloat16):
         found = folded(network, pixels(1).double())

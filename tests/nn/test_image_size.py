@@ -1,4 +1,4 @@
-"""Vision transformers at other image sizes, beside timm's own networks of that size."""
+"""Vision transformers at other image sizes, compared with timm's own networks of that size."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NETWORKS: list[tuple[str, dict[str, Any], int, int]] = [
 
 
 def drawn(name: str, options: dict[str, Any]) -> nn.Module:
-    """A network with noise on all parameters, so that none is zero as at initialisation."""
+    """Return a network with noise on all parameters, because some are zero at initialisation."""
     torch.manual_seed(0)
     network = backbones.build(NetworkConfig(name=name, options=options)).eval()
     with torch.no_grad():

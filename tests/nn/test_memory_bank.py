@@ -11,7 +11,7 @@ from tests.data.batches import each_process
 
 
 def test_bank_rows_and_forgetting() -> None:
-    """Rows are those of the images; forgetting only forgets who was seen."""
+    """Rows belong to their images; `forget` only clears the marks of seen images."""
     bank = MemoryBank(6, 2, 3)
     rows = torch.arange(12.0).view(2, 2, 3)
     bank.write(torch.tensor([4, 1]), rows)

@@ -1,4 +1,4 @@
-"""Statistics over several processes against torch's own batch-norm of all their images in one (four processes)."""
+"""Statistics over four processes against torch's batch-norm of all their images in one process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 3e-2}
 
 
 def inputs(shape: str, dtype: str, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Images far from zero, and weights that make a loss of the output."""
+    """Return images far from zero, and weights for a loss of the output."""
     generator = torch.Generator().manual_seed(0)
     size = (sum(SHARES), 3, 5, 4) if shape == "plane" else (sum(SHARES), 3)
     pair = [

@@ -1,4 +1,5 @@
-"""The terms of an objective: what they weigh, what they leave behind, and what hard examples have of their own."""
+"""The terms of an objective: their weights, their gradients, and the random numbers of hard
+examples."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ MEAN = ObjectiveConfig(reduction="mean")
 
 
 def test_hard_example_streams() -> None:
-    """Each hard example draws its own numbers."""
+    """Each hard example draws its own random numbers."""
     made = Case("moco", {}, {name: {"kind": "mixup"} for name in ("one", "other")}).examples()
     assert not torch.equal(made["one"].crops[0], made["other"].crops[0])
 
@@ -34,7 +35,8 @@ def test_hard_and_clean_losses() -> None:
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_split_step_gradient(reduction: str) -> None:
-    """A hard example that changes nothing (a mix of weight 1 with itself) leaves the plain step, whatever its share."""
+    """A hard example that changes nothing (a mix of weight 1 with itself) gives the plain step, for
+    any share."""
     case = Case("moco", {}, {})
     found = []
     unmixed = {"cutmix": {"alpha": 1e6, "beta": 1e-6, "fraction": 0.25}}  # λ = 1: an empty box
@@ -63,7 +65,8 @@ def test_split_step_gradient(reduction: str) -> None:
     ids=str,
 )
 def test_clean_input_gradient(fields: dict[str, Any], shared: bool) -> None:
-    """It costs memory and a convolution's backward pass."""
+    """The clean pass keeps its input gradient only if an attack can share it, because it costs
+    memory and time."""
     case = Case("moco", {}, {"adversarial": fields})
     assert (
         next(case.objective(case.build()).losses(case.batch()))

@@ -46,7 +46,7 @@ def test_clipped_box_share(size: int, mean: float, std: float | None) -> None:
 
 
 def test_inside_box_share() -> None:
-    """Inside boxes keep the drawn share."""
+    """Boxes inside the image have the drawn share."""
     draw = generator(2)
     shares = draw_beta(5, 3, 60_000, draw)
     boxes = cut_boxes(shares, 224, True, draw)

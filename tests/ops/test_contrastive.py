@@ -46,7 +46,7 @@ def test_info_nce_cross_entropy() -> None:
 
 
 def test_info_nce_extra_similarities() -> None:
-    """Extra similarities get a gradient, and minus infinity is absent."""
+    """Extra similarities receive a gradient, and minus infinity excludes them."""
     q = unit(1, 4, 6)
     k = unit(1, 4, 6, seed=1)
     n = unit(9, 6, seed=2)
@@ -89,7 +89,8 @@ def test_nearest_positive_loop() -> None:
 
 @pytest.mark.parametrize("views", [2, 3])
 def test_nt_xent_loop(views: int) -> None:
-    """Images that the query shows are no negatives, in its own view; the same image in the other views is."""
+    """Images that the query shows are not negatives in its own view; in the other views the same
+    image is."""
     size = 6
     batch = 3
     temperature = 0.3

@@ -104,7 +104,7 @@ def _ks_distance(left: np.ndarray, right: np.ndarray) -> float:
 
 @pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1)])
 def test_box_fallback_torchvision(height: int, width: int) -> None:
-    """An image that no try fits gets torchvision's fallback."""
+    """An image into which no try fits gets torchvision's fallback."""
     uniforms = torch.full((1, UNIFORMS_PER_BOX), 0.999)
     boxes = random_boxes(uniforms, height, width, scale=(0.9, 1.0))
     blank = torch.empty(3, height, width)

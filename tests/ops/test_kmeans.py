@@ -21,7 +21,7 @@ FIRST = 130
 
 @pytest.fixture(params=[False, True], ids=["fp32", "bf16"])
 def rounded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Whether the processor seems to multiply bf16 in hardware."""
+    """Return bool: pretend that the processor multiplies bf16 in hardware."""
     monkeypatch.setattr(kmeans, "has_native_bf16", lambda device: request.param)
     return bool(request.param)
 
@@ -46,12 +46,12 @@ def seeded(seed: int = 5) -> torch.Generator:
 
 
 def first(rows: Tensor, seed: int = 5, count: int = K) -> Tensor:
-    """What the documentation says of the start: rank 0's random order of all rows."""
+    """Return the first centroids as documented: rank 0's random order of all rows."""
     return rows[torch.randperm(len(rows), generator=seeded(seed))[:count]]
 
 
 def naive(rows: Tensor, centroids: Tensor, iterations: int) -> tuple[Tensor, list[int], float]:
-    """F7, a row and a cluster at a time."""
+    """Compute F7 one row and one cluster at a time."""
     centroids = [c.clone() for c in centroids]
 
     def nearest() -> list[int]:
@@ -90,7 +90,8 @@ def test_kmeans_loop(iterations: int | None) -> None:
 
 
 def test_kmeans_empty_cluster() -> None:
-    """Of two equal first centroids the lower number takes all rows; the other stays, and does not become NaN."""
+    """If the first two centroids are equal, the lower index takes all rows; the other does not move
+    or become NaN."""
     rows = torch.tensor(
         [[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [0.8, -0.6], [1.0, 0.0]], dtype=torch.float64
     )
@@ -121,7 +122,7 @@ def test_kmeans_nearest_centroids(count: int, rounded: bool) -> None:
 
 
 def test_kmeans_seed(rounded: bool) -> None:
-    """It is deterministic from its seed."""
+    """The result depends only on the seed."""
     rows = clouds(2000).float()
     a, b = (spherical_kmeans(rows, 50, seeded()) for _ in range(2))
     assert torch.equal(a.centroids, b.centroids)
@@ -130,7 +131,7 @@ def test_kmeans_seed(rounded: bool) -> None:
 
 
 def test_kmeans_invalid_rows(rounded: bool) -> None:
-    """They get −100, and the others what they get alone."""
+    """Invalid rows get −100, and the other rows get the result without them."""
     rows = clouds().float()
     valid = torch.rand(len(rows)) < 0.7
     holes = torch.where(valid[:, None], rows, torch.nan)
@@ -145,7 +146,8 @@ def test_kmeans_invalid_rows(rounded: bool) -> None:
 
 @pytest.mark.parametrize("width", [1.0, 0.05])
 def test_kmeans_bf16_rounding(width: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor in a narrow cone, whose cosines all round to 1: there plain rounding loses a tenth and more of the spread."""
+    """bf16 works also in a narrow cone, whose cosines all round to 1: plain rounding would lose a
+    tenth or more of the spread."""
     rows = normalize(torch.tensor([1.0] + [0.0] * 31) + width * clouds(3000, 32).float())
     exact = found_with(monkeypatch, False, rows)
     found = found_with(monkeypatch, True, rows)
@@ -154,7 +156,7 @@ def test_kmeans_bf16_rounding(width: float, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_kmeans_faiss(rounded: bool) -> None:
-    """It is not worse than faiss."""
+    """The objective is at least as good as faiss's."""
     faiss = pytest.importorskip("faiss")
     rows = clouds(4000).float()
     theirs = faiss.Kmeans(16, 100, niter=10, nredo=1, spherical=True, max_points_per_centroid=10**6)

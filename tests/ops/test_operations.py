@@ -1,4 +1,5 @@
-"""RandAugment's operations against timm's on PIL images, one by one, and who gets which."""
+"""RandAugment's operations against timm's on PIL images, and the choice of images and
+operations."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def _pil(image: Tensor) -> Image.Image:
 @pytest.mark.parametrize("size", [SIZE, 9])
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_timm_operation_magnitudes(name: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An operation at a magnitude is timm's."""
+    """An operation at a magnitude equals timm's."""
     images = _bytes(size)
     levels = _levels()
     signs = _signs()
@@ -125,7 +126,7 @@ def test_values_between_levels() -> None:
 
 
 def test_whole_pixel_shift() -> None:
-    """A shift by whole pixels moves and fills."""
+    """A shift by whole pixels moves the image and fills the gap."""
     images = _bytes(20) / 255
 
     def shifted(right: float, down: float) -> Tensor:
@@ -140,7 +141,7 @@ def test_whole_pixel_shift() -> None:
 
 
 def test_operation_draws() -> None:
-    """Which views get which operation, in which direction and strength."""
+    """The choice of views, operations, directions and strengths."""
     count = 30000
     plan = randaugment.plan(
         torch.rand(count, 4, generator=torch.Generator().manual_seed(0)), 5.0, 0.5

@@ -131,7 +131,7 @@ def test_eosin_stain_jitter() -> None:
 
 @pytest.mark.parametrize("channels", [1, 2, 5])
 def test_colourless_jitter(channels: int) -> None:
-    """Contrast is around the mean of all channels; what is clipped in between depends on the order."""
+    """Contrast uses the mean of all channels; clipping in between depends on the order."""
     generator = torch.Generator().manual_seed(1)
     images = torch.rand(COUNT, channels, 8, 8, generator=generator)
     brightness = 0.4 + 1.4 * torch.rand(COUNT, generator=generator)

@@ -20,7 +20,7 @@ def by_hand(query: Tensor, prototypes: Tensor, phi: Tensor, own: int) -> float:
 
 
 def test_proto_nce_loop() -> None:
-    """The loss is the written one, and zero without target."""
+    """The loss equals the written-out loop, and is zero without a target."""
     query = unit(6, 4).view(2, 3, 4).requires_grad_()
     prototypes = unit(5, 4, seed=1)
     phi = torch.tensor([0.1, 0.3, 0.2, 0.25, 0.15], dtype=torch.float64)
@@ -74,7 +74,7 @@ def test_zero_spread_concentrations(members: int) -> None:
 
 
 def test_compared_prototype_draws() -> None:
-    """Prototypes of the batch are there once, and the rest is random."""
+    """Each prototype of the batch appears once, and the others are random."""
     own = torch.tensor([7, -100, 40, 7, 12])
     everyone = torch.cat([torch.tensor([3, 40, -100, 19]), own])
     counts = torch.zeros(50)

@@ -24,7 +24,7 @@ SHORT: dict[str, Any] = {"seeds": (0,), "epochs": 1, "rates": (0.03,)}
 
 
 def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> dict[str, Any]:
-    """What a study found."""
+    """Run a study and return its result."""
     import hexa_paper
 
     folder = hexa_paper.reproduce(experiment, "digits", out=out, **(TINY | SHORT | changes))

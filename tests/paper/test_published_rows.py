@@ -16,7 +16,7 @@ from hexa_paper.studies import PLAIN, TABLES, command_of, shown
 
 
 class Made(NamedTuple):
-    """As published. falls: the epochs at which the rate is a tenth of what it was; None for cosine."""
+    """Published settings. falls: the epochs at which the rate drops to a tenth; None for cosine."""
 
     method: str
     batch: int
@@ -67,7 +67,7 @@ def called(method: str) -> str:
 
 
 def experiment_of(command: str) -> Experiment:
-    """Of `hexa pretrain RECIPE … [--epochs N]`."""
+    """Return the experiment of `hexa pretrain RECIPE … [--epochs N]`."""
     words = command.split()
     assert words[:2] == ["hexa", "pretrain"]
     given = {"epochs": words[words.index("--epochs") + 1]} if "--epochs" in words else {}

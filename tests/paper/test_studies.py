@@ -25,7 +25,7 @@ TERMS = {
 
 
 def terms_of(experiment: Experiment) -> set[str]:
-    """What an experiment trains on, in the paper's words, told by kind and source."""
+    """Return the loss terms of an experiment in the paper's words, by kind and source."""
     words = {
         ("adversarial", "std"): "Adv",
         ("cutmix", "std"): "Cmx",

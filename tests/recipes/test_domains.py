@@ -1,4 +1,4 @@
-"""Domains: what they set, and that what a user sets wins."""
+"""Domains: the fields that they set, which a user's fields override."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_greyscale_domain_views(name: str) -> None:
 
 
 def test_user_field_precedence() -> None:
-    """What a user sets wins."""
+    """Fields that a user sets override those of the domain."""
     changed = domains.changes("histology", ["views.stain", "batch_size"])
     assert "views.stain" not in changed
     assert changed["views.magnification"] == [0.7, 1.4]

@@ -26,7 +26,7 @@ def blocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_recipe_listing() -> None:
-    """The files say what recipes say; `python -m hexa.recipes.listing` writes them anew."""
+    """The files agree with the recipes; `python -m hexa.recipes.listing` updates them."""
     listed = listing.read()
     assert listed.complete
     assert listed.modifiers == MODIFIERS

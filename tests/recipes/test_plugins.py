@@ -1,4 +1,4 @@
-"""Files of the user's own: what is wrong in them is said with the line, and is no bug of ours."""
+"""Python files of users: their errors name the line and are not reported as bugs of hexa."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ class Stored:
         self.config.write_text(self.config.read_text().replace("name: moco", "name: own_method"))
 
     def tell(self, work: Callable[[], object]) -> str:
-        """What another process says, its result or error, followed by whether the file was imported."""
+        """Return the result or error of another process, followed by whether it imported the
+        file."""
         seen = self.folder / "imported"
         seen.unlink(missing_ok=True)
         found = forked(work)

@@ -1,4 +1,4 @@
-"""Which charts a journal gives."""
+"""Charts for a log."""
 
 from __future__ import annotations
 

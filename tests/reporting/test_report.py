@@ -29,7 +29,8 @@ EVIL = "<script>alert('x')</script>\"><img src=x onerror=alert(1)>&amp; {{ 7*7 }
 
 
 class Page(HTMLParser):
-    """What a browser would see: elements with attributes, texts by element, and whether all tags are closed."""
+    """A page as a browser parses it: elements with attributes, texts by element, and whether all
+    tags are closed."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -81,7 +82,7 @@ def charts(page: Page) -> dict[str, str]:
 
 
 def test_report_content(make_run: MakeRun, tmp_path: Path) -> None:
-    """What ran is said."""
+    """The report names the run's settings and results."""
     page = page_of([make_run("mine")], tmp_path)
     for text in (
         "digits-hexa-moco",

@@ -42,7 +42,7 @@ def test_broken_journal_lines(make_run: MakeRun) -> None:
 
 
 def test_invalid_run_folder(tmp_path: Path, make_run: MakeRun) -> None:
-    """What is not a run folder is refused."""
+    """A folder that is not a run is refused."""
     with pytest.raises(UserError, match="no such run folder"):
         read_run(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()

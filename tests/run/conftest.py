@@ -14,7 +14,7 @@ from .test_run import quiet, tiny
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run of `tiny`; `said.txt` beside it holds what was shown. Not to be changed."""
+    """The finished run of `tiny`, with its output in `said.txt` next to it. Do not change it."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     pretrain(tiny(), folder, console=(console := quiet()))
     (folder.parent / "said.txt").write_text(console.file.getvalue())  # type: ignore[attr-defined]

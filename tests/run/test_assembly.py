@@ -1,4 +1,4 @@
-"""What is built of an experiment: batch-norm sets for every example that is trained on or made from."""
+"""Parts built from an experiment: batch-norm sets for every trained example and its sources."""
 
 from __future__ import annotations
 

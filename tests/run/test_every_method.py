@@ -1,4 +1,5 @@
-"""Whole runs of every method there is, adversarial views beside: resuming, pictures, the backbone, the benchmark."""
+"""Complete runs of every method with adversarial views: resuming, pictures, the backbone, the
+benchmark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The folder of a run: for one process at a time, begun anew where nothing was lost, and what a disk does to it."""
+"""The folder of a run: locked by one process, reused if nothing would be lost, and robust against
+disk errors."""
 
 from __future__ import annotations
 

@@ -96,7 +96,8 @@ class Torn(ArraySource):
 
 
 def test_monitor_unreadable_images(tmp_path: Path) -> None:
-    """What the training takes is its own affair: it has another sample, and a share of its own."""
+    """The tolerance of the training does not apply: the monitor has its own sample and its own
+    share of unreadable images."""
     torn = few(Torn)
     monitor = monitor_of(torn)
     said: list[str] = []

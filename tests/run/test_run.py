@@ -170,7 +170,7 @@ def test_edited_config_and_damaged_checkpoints(
 def test_early_divergence_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
 ) -> None:
-    """As its message says, in the same folder, of which nothing of the first run is left."""
+    """A new run in the same folder, as the error recommends, keeps nothing of the first run."""
     folder = tmp_path / "run"
     forward = MoCo.loss
 

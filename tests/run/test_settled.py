@@ -1,4 +1,4 @@
-"""What an experiment takes over from its images before it begins."""
+"""Fields that an experiment derives from its images before it begins."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_auto_normalisation_in_run(tmp_path: Path, says: Says) -> None:
 
 
 def test_colourless_view_fields() -> None:
-    """What has no colours is not recoloured."""
+    """Images without colours get no colour augmentation."""
     changes = {
         "network__channels": 4,
         "network__mean": [0.5] * 4,

@@ -1,4 +1,5 @@
-"""What a run can begin with, and what it can't: weights that code gives, and files that do not fit."""
+"""Initial weights of a run: weights that only code provides, and files that do not fit, are
+refused."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_convnext_head_norm(files: Path) -> None:
-    """timm's ConvNeXts have their last normalisation in `head`, beside the classifier."""
+    """timm's ConvNeXts have their last normalisation in `head`, next to the classifier."""
     made = load_backbone(f"{files}/convnext.pt#convnext_atto").state_dict()
     assert torch.equal(
         made["head.norm.weight"], torch.load(files / "convnext.pt")["head.norm.weight"]

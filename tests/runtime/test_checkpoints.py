@@ -1,4 +1,4 @@
-"""A checkpoint is whole, or recognised as not."""
+"""Checkpoints are complete, or recognised as damaged."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_checkpoint_roundtrip(tmp_path: Path) -> None:
 
 
 def test_permanent_checkpoints(tmp_path: Path) -> None:
-    """Some stay, whatever is newer."""
+    """Permanent checkpoints are never deleted."""
     for step in range(10, 80, 10):
         checkpoints.save(tmp_path, step, state(step), keep=1, stays=30)
     assert [path.name for path in sorted(tmp_path.iterdir())] == [
@@ -63,7 +63,7 @@ def test_permanent_checkpoints(tmp_path: Path) -> None:
 
 
 def test_bad_newest_checkpoint(tmp_path: Path) -> None:
-    """A later bad file does not push out good ones."""
+    """A newer damaged file does not displace good ones."""
     checkpoints.save(tmp_path, 10, state())
     checkpoints.path_of(tmp_path, 90).write_bytes(b"bad")
     checkpoints.save(tmp_path, 20, state())
@@ -73,7 +73,7 @@ def test_bad_newest_checkpoint(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.9])
 def test_truncated_checkpoint(tmp_path: Path, share: float) -> None:
-    """A truncated file is passed over with a warning."""
+    """A truncated file is skipped with a warning."""
     checkpoints.save(tmp_path, 10, state(1))
     path = checkpoints.save(tmp_path, 20, state(2))
     content = path.read_bytes()
@@ -86,7 +86,7 @@ def test_truncated_checkpoint(tmp_path: Path, share: float) -> None:
 
 
 def test_altered_checkpoint_value(tmp_path: Path) -> None:
-    """An altered value is noticed although the archive is intact."""
+    """An altered value is detected although the archive is intact."""
     path = checkpoints.save(tmp_path, 1, state())
     content = torch.load(path, weights_only=True)
     content["method"]["weight"][0, 0, 0, 0] *= 1.000001
@@ -132,6 +132,6 @@ def test_failed_checkpoint_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_checkpoint_pipe(tmp_path: Path) -> None:
-    """A pipe is not waited for."""
+    """A pipe is refused instead of read."""
     os.mkfifo(checkpoints.path_of(tmp_path, 1))
     refused(checkpoints.path_of(tmp_path, 1), "not a file")

@@ -1,4 +1,4 @@
-"""How many cores this process may use, as control groups tell, and how its threads share them."""
+"""The number of usable cores according to control groups, and the settings of threads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hexa.runtime import cores
 def test_thread_environment(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, str], quota: float, used: dict[str, str]
 ) -> None:
-    """Threads are limited to a quota and sleep soon, never against the user."""
+    """Threads are limited by the quota and sleep soon, unless the user has other settings."""
     monkeypatch.setattr(os, "environ", dict(given))
     monkeypatch.setattr(cores, "allowed_cores", lambda: list(range(64)))
     monkeypatch.setattr(cores, "_quotas", lambda: iter([quota]))
@@ -32,7 +32,7 @@ def test_thread_environment(
 
 
 def test_thread_environment_before_torch() -> None:
-    """The variables are read as OpenMP is loaded, with torch."""
+    """The variables are set before torch loads OpenMP."""
     watch = """
 import os, sys
 

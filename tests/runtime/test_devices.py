@@ -1,4 +1,4 @@
-"""Devices and what they compute in; processes and devices that are announced and not there: one line, no traceback."""
+"""Devices and precision; missing processes and devices give one line, no traceback."""
 
 from __future__ import annotations
 

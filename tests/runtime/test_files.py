@@ -1,4 +1,4 @@
-"""Files against a machine that stops in between."""
+"""Files on a machine that stops in the middle of a write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_write_error_filename(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def foreign(file: BinaryIO) -> None:
-        """As torch does: an error of its own after that of the system."""
+        """Raise an own error after the system's error, as torch does."""
         try:
             full(file)
         finally:
@@ -49,7 +49,7 @@ def test_write_error_filename(tmp_path: Path) -> None:
 
 
 def test_temporary_file_sweep(tmp_path: Path) -> None:
-    """What killed processes left is swept away."""
+    """Temporary files of killed processes are deleted."""
     left = [".one.json.123.tmp", ".two[1].pt.4.tmp", ".two[1].pt.55.tmp"]
     kept = [
         "one.json",
@@ -68,7 +68,7 @@ def test_temporary_file_sweep(tmp_path: Path) -> None:
 
 
 def test_write_flush_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Content is on the disk before its name, and the name thereafter."""
+    """The content is flushed before the rename, and the folder after it."""
     flush = os.fsync
     rename = os.replace
     calls = list[str]()

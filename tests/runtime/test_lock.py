@@ -1,4 +1,4 @@
-"""Locks against other processes."""
+"""Locks held by other processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ with locked(Path(sys.argv[1]), "works"):
 
 
 def test_lock_holder(tmp_path: Path) -> None:
-    """Even if children outlive the holder, as those that decode images do when the training is killed."""
+    """A lock ends with its holder even if child processes survive, such as image decoders of a
+    killed training."""
     lock = tmp_path / "locks" / "one"
     command = [sys.executable, "-c", HOLD, str(lock)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
@@ -49,7 +50,7 @@ def test_lock_holder(tmp_path: Path) -> None:
 
 
 def test_lock_cleanup(tmp_path: Path) -> None:
-    """Nothing is left behind but what others put there."""
+    """Nothing is left except files of others."""
     with locked(tmp_path / "new" / "deep" / "lock", "works"):
         assert (tmp_path / "new" / "deep" / "lock").exists()
     assert list(tmp_path.iterdir()) == []
@@ -65,7 +66,7 @@ def test_lock_cleanup(tmp_path: Path) -> None:
 
 
 def test_lock_symlink(tmp_path: Path) -> None:
-    """Whoever hands over a run folder must not choose a file to be overwritten."""
+    """A link in a foreign run folder must not cause another file to be overwritten."""
     (tmp_path / "precious").write_text("content")
     for target in (tmp_path / "precious", tmp_path / "missing" / "deep"):
         (tmp_path / "lock").symlink_to(target)

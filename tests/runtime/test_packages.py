@@ -1,4 +1,4 @@
-"""What a copy says of itself, and that no text names another project's package."""
+"""Version and hash of a copy; no text names another project's package."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hexa.runtime import packages
 
 
 def test_foreign_package_name() -> None:
-    """Nothing says to install the other project."""
+    """No message tells users to install the other project."""
     for path in [*PAGES, *(ROOT / "src").rglob("*.py")]:
         assert not re.search(r"hexa\[|install '?hexa(?!-ssl)", path.read_text(encoding="utf-8")), (
             path
@@ -22,7 +22,7 @@ def test_foreign_package_name() -> None:
 
 
 def test_commit_and_source_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a checkout: HEXA_COMMIT, and a hash that is another one if a file is."""
+    """Without a checkout: HEXA_COMMIT, and a hash that changes with any file."""
     copy = tmp_path / "hexa"
     package = Path(hexa.__file__).parent
     shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__"))

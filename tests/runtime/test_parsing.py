@@ -1,4 +1,5 @@
-"""YAML and JSON from anywhere: all that we write can be read, and nothing that would do more than say something."""
+"""Untrusted YAML and JSON: everything that hexa writes is readable, and nothing in a file has side
+effects."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ BOMB = "a: &a [x, x]\nb: &b [*a, *a, *a]\nc: [*b, *b, *b]\n"
 
 @pytest.mark.parametrize("name", recipes.names()[::6])
 def test_config_roundtrip(name: str, tmp_path: Path) -> None:
-    """What we write is read as it was."""
+    """A configuration that hexa writes is read unchanged."""
     experiment = recipes.get(name)
     dump(experiment, tmp_path / "config.yaml")
     text = (tmp_path / "config.yaml").read_text()
@@ -62,7 +63,7 @@ def test_ambiguous_text(data: str, tmp_path: Path) -> None:
     ],
 )
 def test_hostile_yaml(text: str, said: str) -> None:
-    """What is refused is refused in one line, and soon."""
+    """Hostile files are refused in one line, without delay."""
     begin = time.monotonic()
     with one_line(said):
         from_yaml(text)
@@ -91,7 +92,7 @@ def test_hostile_json(text: str) -> None:
     ],
 )
 def test_option_values(text: str, value: Any) -> None:
-    """Options are what they look like, or text."""
+    """Options are parsed by their form, or are text."""
     assert from_option(text) == value
 
 

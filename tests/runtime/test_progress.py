@@ -1,4 +1,4 @@
-"""Progress where there is no terminal: a line now and then, with the time left."""
+"""Progress without a terminal: occasional lines with the time left."""
 
 from __future__ import annotations
 

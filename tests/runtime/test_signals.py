@@ -1,4 +1,4 @@
-"""What asks for a stop, what hurries it, and what is left alone."""
+"""Signals that ask for a stop, a second signal, and ignored signals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGU
 
 @pytest.fixture
 def usual() -> Iterator[list[int]]:
-    """What reaches the handlers that were there before."""
+    """The signals that reach the previous handlers."""
     seen: list[int] = []
     before = {
         number: signal.signal(number, lambda number, _: seen.append(number)) for number in ALL

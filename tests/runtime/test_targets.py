@@ -1,4 +1,4 @@
-"""Where results go is tried before the work, and trying leaves nothing behind."""
+"""Output paths are tested before the work, and the test leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     "name", ["a.json", "new/deep/a.json", "\udcff.json", "[b].json", "file.json", "é\n.json"]
 )
 def test_writable_targets(here: Path, name: str) -> None:
-    """What can be written is accepted, and trying leaves nothing."""
+    """Writable paths are accepted, and nothing is left behind."""
     before = sorted(here.rglob("*"))
     assert targets.check(name, (".json",)) == Path(name)
     assert sorted(here.rglob("*")) == before
@@ -46,7 +46,7 @@ def test_writable_targets(here: Path, name: str) -> None:
     ],
 )
 def test_unwritable_targets(here: Path, name: str, said: str) -> None:
-    """What cannot be written is refused."""
+    """Paths that cannot be written are refused."""
     before = sorted(here.rglob("*"))
     with pytest.raises(UserError, match=said):
         targets.check(name, (".json",))

@@ -1,4 +1,4 @@
-"""Each law finds the fault that it is there for; `hexa check` says so in a line, and ends with status 1."""
+"""Each law finds its fault; `hexa check` reports it in a line, and ends with status 1."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def of_variances(self: BYOL, embedding: Any, labels: Any) -> Any:
 
 
 def test_variance_loss_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A loss of variances on the sphere is warned of."""
+    """A loss of variances on the sphere causes a warning."""
     experiment = recipes.get("digits-moco-v2")
     byol = Case("byol", {}, {}).made().method
     experiment = experiment.model_copy(update={"method": byol, "hard_examples": {}})

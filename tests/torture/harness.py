@@ -1,4 +1,5 @@
-"""What torture tests are made of: a tally, work in a child process, the command line in one, and a look at a source."""
+"""Tools for torture tests: a tally, work in a child process, the command line in one, and a look at
+a source."""
 
 from __future__ import annotations
 
@@ -32,9 +33,11 @@ MEGABYTES = 400
 
 @dataclass
 class Tally:
-    """How many inputs and faults were tried, and how many survived: [tried, survived] by (kind, group).
+    """Number of inputs and faults that were tried, and that survived: [tried, survived] by (kind,
+    group).
 
-    An input survives if it is used, or refused in one line; a fault if nothing is lost and the work can go on.
+    An input survives if it is used, or refused in one line; a fault survives if nothing is lost and
+    the work can be resumed.
     """
 
     counts: dict[tuple[str, str], list[int]] = field(default_factory=dict)
@@ -53,7 +56,7 @@ class Tally:
         self.add([{"kind": kind, "group": group, "tried": 1, "survived": int(survived)}])
 
     def add(self, groups: Iterable[Mapping[str, Any]]) -> None:
-        """What was counted elsewhere."""
+        """Add counts from another process."""
         for one in groups:
             counts = self.counts.setdefault((one["kind"], one["group"]), [0, 0])
             counts[0] += one["tried"]
@@ -84,7 +87,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child process ended. code: its exit status, negative for a signal."""
+    """The end of a child process. code: its exit status, negative for a signal."""
 
     code: int
     out: str
@@ -130,7 +133,8 @@ def hexa(
 
 @dataclass(frozen=True)
 class Forked:
-    """What a function did in a forked child. value: what it returned, or the error it raised, if it did either."""
+    """The end of a function in a forked child. value: its result, or the error that it raised, if
+    any."""
 
     signal: int | None
     value: Any
@@ -140,7 +144,8 @@ class Forked:
 
 
 def forked(work: Callable[[], Any], seconds: float = 30) -> Forked:
-    """Run `work` in a copy of this process, which may die of it; milliseconds, since nothing is imported anew."""
+    """Run `work` in a copy of this process, which may die; this takes milliseconds, since nothing
+    is imported again."""
     torch.set_num_threads(1)  # a forked child has no other threads to wait for
     reading, writing = os.pipe()
     child = os.fork()
@@ -229,7 +234,8 @@ def look(spec: str) -> str:
 
 
 def outcome(spec: str) -> tuple[str, str | None]:
-    """What a look in a child process says, and what is wrong if it ended the child, or took too much."""
+    """Return the result of a look in a child process, and a complaint if it ended the child or took
+    too much."""
     found = forked(lambda: look(spec), 20)
     if found.signal is not None or found.raised is not None:
         return "", f"{spec}: signal {found.signal}, raised {found.raised!r}"

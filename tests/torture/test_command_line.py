@@ -180,7 +180,7 @@ PATHS = ("", *_PATHS.split())
 
 
 def told_in_a_line(error: Exception | None) -> bool:
-    """No mistake was made, or it is told in one line."""
+    """Return True without an error, and for a one-line error."""
     said = "" if error is None else str(error)
     return (
         (error is None or isinstance(error, UserError)) and "\n" not in said and len(said) < 20_000

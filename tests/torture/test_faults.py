@@ -1,4 +1,4 @@
-"""Faults while a run trains: it goes on, and ends bit for bit where one ended that nothing happened to."""
+"""Faults during a training: the run resumes, and ends bit for bit like an undisturbed one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORKERS = {"training__resident_limit_bytes": 0, "training__num_workers": 2}
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that nothing happens to."""
+    """A run without faults."""
     named = {name.replace("__", "."): value for name, value in MONITORED.items()}
     return pretrain(
         experiments.override(recipes.get(RECIPE), FIELDS | named),
@@ -34,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def go_on(folder: Path, strike: Strike | None = None, **changes: object) -> Ended:
-    """What a user does next: resume a run, or begin one that has not got so far."""
+    """Do what a user would: resume a run, or start one that has not written a checkpoint yet."""
     if (folder / "config.yaml").exists():
         return struck("resume", folder, strike=strike)
     return struck(
@@ -43,13 +43,13 @@ def go_on(folder: Path, strike: Strike | None = None, **changes: object) -> Ende
 
 
 def finish(folder: Path, whole: Path) -> str | None:
-    """Go on to the end; in what it is another than that of the run `whole`."""
+    """Resume to the end; return the differences to the run `whole`."""
     end = go_on(folder)
     return f"status {end.code}: {end.err[-2000:]}" if end.code else difference(folder, whole)
 
 
 def test_strike_hooks() -> None:
-    """What is struck exists."""
+    """All functions of HOOKS exist."""
     assert all(callable(getattr(*owner_of(hook))) for hook in HOOKS)
 
 

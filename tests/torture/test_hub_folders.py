@@ -29,7 +29,8 @@ NAMED = "only files inside the folder are read"
 def card(
     files: object = "*.bmp", file: str = "README.md", config: str = "", **fields: object
 ) -> Callable[[Path], str]:
-    """A folder of one image whose card names these data files; `secret` lies beside it. ROOT stands for both."""
+    """Make a folder of one image whose card names these data files; `secret` is next to it. ROOT
+    stands for both."""
 
     def make(root: Path) -> str:
         place = root / "set"
@@ -75,7 +76,7 @@ def without_card(change: Callable[[Path], object]) -> Callable[[Path], str]:
 
 
 def download(root: Path) -> str:
-    """As the hub's client keeps it: links to blobs."""
+    """Store files like the hub's client: links to blobs."""
     place = root / "datasets--x--y" / "snapshots" / "abc"
     blobs = root / "datasets--x--y" / "blobs"
     place.mkdir(parents=True)

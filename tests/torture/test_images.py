@@ -57,7 +57,7 @@ def test_readable_formats() -> None:
 
 
 def read(data: bytes) -> None:
-    """As evaluations read an image, and as training crops are cut of large ones."""
+    """Read images as evaluations do, and cut training crops of large ones."""
     if jpeg_size(data) is not None:
         decode(data, shrink=4)
     decode(data)
@@ -87,7 +87,7 @@ def _decoded(data: bytes, reader: Callable[[bytes], object]) -> Decoded:
 
 
 def complaints(files: Sequence[bytes], reader: Callable[[bytes], object] = read) -> list[str]:
-    """What is wrong about files that a child decodes."""
+    """Return the problems of files that a child decodes."""
 
     def work() -> list[Decoded]:
         with quiet(), warnings.catch_warnings():
@@ -200,7 +200,7 @@ UNFOLDING = {
 
 
 def test_oversized_image_headers(tally: Tally) -> None:
-    """What is too large is refused by its header."""
+    """Images that are too large are refused by their header."""
     for name, data in TOO_LARGE.items():
         found = forked(lambda: decode(data))  # noqa: B023
         refused = (
@@ -212,7 +212,7 @@ def test_oversized_image_headers(tally: Tally) -> None:
 
 
 def test_unfolding_images(tally: Tally) -> None:
-    """What unfolds is cheap."""
+    """Images that decompress to large sizes take little time and memory."""
     for name, data in UNFOLDING.items():
         tally.input(
             "image files that unfold in memory or time",

@@ -1,4 +1,4 @@
-"""What users, other programs and the system do to a command while it runs."""
+"""Interference by users, other programs and the system while a command runs."""
 
 from __future__ import annotations
 

@@ -253,7 +253,8 @@ def good_files(home: Path) -> dict[str, bytes]:
 def damaged_weights(
     home: Path, damages: Callable[[dict[str, bytes]], Iterable[tuple[str, bytes]]]
 ) -> Iterator[tuple[str, Forked | None]]:
-    """What was damaged, and what came of it where that is wrong: a file that keeps a sum is refused or as written."""
+    """Return the damage, and the outcome if it is wrong: a file with checksums must be refused or
+    give the original values."""
     good = good_files(home)
     meant = {name: loaded(f"{home}/{spec}").value for name, spec in GOOD.items()}
     for name, content in damages(good):

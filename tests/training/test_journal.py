@@ -1,4 +1,4 @@
-"""Lines of a journal: all there, once, readable."""
+"""Log lines: complete, unique, readable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_tensorboard_scalars(tmp_path: Path) -> None:
 
 
 def test_epoch_event_truncation(tmp_path: Path) -> None:
-    """What comes before an epoch is dropped at the step where the run continues."""
+    """The event of an epoch start is dropped at the step where the run resumes."""
     path = tmp_path / METRICS
     lines = [("epoch", 0), ("train", 3), ("epoch", 5), ("train", 5)]
     path.write_text(

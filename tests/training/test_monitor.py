@@ -1,4 +1,4 @@
-"""Statistics with known answers, and warnings when they are bad."""
+"""Statistics with known values, and warnings about bad ones."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_healthy_run_warnings() -> None:
     [({"feature_std": 0.01}, "std 0.010"), ({"effective_rank": 1.4}, "1.4 of 127")],
 )
 def test_collapse_warning(values: dict[str, float], words: str) -> None:
-    """Collapse is said once, and again when it comes back."""
+    """A collapse causes one warning, and another when it comes back."""
     watch = Watch(None, None)
     assert words in watch.train(healthy(**values), 127)[0]
     assert watch.train(healthy(**values), 127) == []

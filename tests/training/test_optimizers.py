@@ -80,7 +80,8 @@ def test_larc_formula() -> None:
 
 @pytest.mark.parametrize("shape", [(6, 2, 3, 3), (20, 2, 3, 3)])
 def test_muon_formula(shape: tuple[int, ...]) -> None:
-    """Against singular vectors: singular values end near 1; a step has the given angle, and keeps the norm."""
+    """Against singular vectors: singular values end near 1; a step has the given angle and keeps
+    the norm."""
     generator = torch.Generator().manual_seed(0)
     kernel = nn.Parameter(torch.randn(shape, generator=generator, dtype=torch.float64))
     weight = nn.Parameter(torch.randn((4, 3), generator=generator, dtype=torch.float64))
@@ -148,7 +149,7 @@ def test_undecayed_norms_and_biases(decay: float) -> None:
 
 
 def test_weight_decay_schedule() -> None:
-    """Weight decay goes along half a cosine."""
+    """Weight decay follows half a cosine."""
     config = OptimizerConfig(weight_decay=0.04, final_weight_decay=0.4)
     found = [config.weight_decay_at(share) for share in (0, 0.5, 1)]
     assert found == pytest.approx([0.04, 0.22, 0.4])
@@ -167,7 +168,7 @@ def test_per_parameter_clipping() -> None:
 
 
 def test_muon_other_rate() -> None:
-    """The other rate scales as the learning rate, and thaws nothing."""
+    """The other rate scales like the learning rate, and does not unfreeze parameters."""
     kernel = nn.Parameter(torch.ones(2, 2, 3, 3))
     weight = nn.Parameter(torch.ones(2))
     config = OptimizerConfig(name="muon", learning_rate=0.02, other_rate=0.08, base_batch_size=256)

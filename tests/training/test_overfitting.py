@@ -1,4 +1,4 @@
-"""Attacks that a network resists while it falls to stronger ones: seen, said, and measured without a trace."""
+"""Overfitting to a weak attack: detected, reported, and measured without side effects."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_fast_attack_judge(fields: dict[str, Any], judged: bool) -> None:
 
 
 def test_attack_loss_measurement() -> None:
-    """Losses are those of the attacks, and nothing is moved."""
+    """The losses are those of the attacks, and no state changes."""
     hard: dict[str, HardExample] = {
         "adversarial": Adversarial(epsilon=4.0, step_size=4.0),
         "silent": Adversarial(epsilon=4.0, step_size=4.0, weight=0.0),
@@ -64,7 +64,7 @@ def test_attack_loss_measurement() -> None:
 
 
 def test_overfitting_warning() -> None:
-    """The warning comes once, until it has passed."""
+    """The warning appears once, until the problem disappears."""
     watch = Watch(None, None)
     assert watch.attacked("adversarial", 1.0, 5.0) == []  # not robust yet
     assert watch.attacked("adversarial", 0.8, 2.0) == []

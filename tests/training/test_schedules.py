@@ -1,4 +1,4 @@
-"""Closed forms against loops that remember, as the published code has them."""
+"""Closed forms of schedules against loops with state, as in the published code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Trackers: what they are told, that they go on where they stopped, and that they never stop a training.
+"""Trackers: their input, resuming, and failures, which never stop a training.
 
-The adapters are tried on stand-ins of their packages, which refuse what the real ones refuse, and on the real ones,
-without a network, where they are installed.
+The adapters are tested with stand-ins of their packages, which refuse the same input as the real
+ones, and, if installed, with the real ones offline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.run.test_run import quiet, tiny
 
 
 class FakeWandb(types.ModuleType):
-    """Runs in memory, by id; `broken` makes every log fail."""
+    """Keeps runs in memory, by id; `broken` makes every log fail."""
 
     def __init__(self) -> None:
         super().__init__("wandb")

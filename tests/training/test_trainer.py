@@ -1,4 +1,4 @@
-"""The loop: what it computes, that it resumes exactly, and how it stops."""
+"""The training loop: its computation, exact resuming, and stopping."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Uninterrupted = Callable[..., tuple[Path, Trainer]]
 
 
 class Kill(BaseException):
-    """Ends the process at once, as far as the trainer can tell."""
+    """Ends the process immediately, from the trainer's point of view."""
 
 
 def final(made: Trainer) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def final(made: Trainer) -> dict[str, Any]:
 
 
 def test_training_loop(tmp_path: Path) -> None:
-    """The loop is the one of the design."""
+    """The loop equals the one in the design, written out."""
     made = trainer(tmp_path, epochs=2, log_every=1)
     made.run()
     plain = method()
@@ -80,7 +80,7 @@ def test_training_loop(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Uninterrupted:
-    """A run without a stop, with one of `HARD`, and its folder."""
+    """Return a run without a stop, with one of `HARD`, and its folder."""
 
     @cache
     def made(hard: str = "now") -> tuple[Path, Trainer]:
@@ -250,7 +250,7 @@ def test_monitor_epochs(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
 
 
 def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = None) -> Trainer:
-    """A trainer that is looked at after every epoch."""
+    """Return a trainer with a monitor after every epoch."""
     made = trainer(folder, epochs=3, state=state)
     made.scoring.every = 1
     made.watch = Watch(None, 10)
@@ -261,7 +261,7 @@ def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = No
 
 
 def test_best_weights_and_patience(tmp_path: Path) -> None:
-    """The best weights are kept, and a run that has passed them ends."""
+    """The best weights are kept, and the run ends after `patience` worse scores."""
     made = monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS)
     kept = list[int]()  # 40, 20
     made.scoring.best, made.scoring.keep = (
@@ -307,7 +307,8 @@ def test_accuracy_target(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("when", "epoch"), [("before", 1), ("after", 3)])
 def test_killed_monitor(tmp_path: Path, when: str, epoch: int) -> None:
-    """… once, and the watch remembers what it said of it, whether or not its line was written."""
+    """A run killed around its monitor resumes with the same scores and warnings, with or without a
+    log line of the score."""
     whole = monitored(tmp_path / "whole", judged)
     whole.run()
 

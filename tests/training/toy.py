@@ -1,4 +1,4 @@
-"""A small whole: MoCo on random images, deterministic, a few milliseconds a step."""
+"""A small complete training: MoCo on random images, deterministic, a few milliseconds per step."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class ToyLoader:
             yield Batch(crops, torch.arange(BATCH), stream, number)
 
     def passes(self, epoch: int, prepare: object) -> Any:
-        """MoCo makes none."""
+        """MoCo makes no passes."""
         return SimpleNamespace(labels=None, stream=Stream(0))
 
 
@@ -93,7 +93,8 @@ def trainer(
     dtype: torch.dtype = torch.float32,
     **training: Any,
 ) -> Trainer:
-    """A trainer, gone on from `state` if given; `training` overrides fields of its TrainingConfig."""
+    """Return a trainer, resumed from `state` if given; `training` overrides fields of its
+    TrainingConfig."""
     model = method(dtype)
     fields = {"log_every": 2, "channels_last": False, **training}
     loader = loader or ToyLoader()
@@ -121,7 +122,7 @@ def trainer(
 
 
 def poison(made: Trainer, term: str, value: float) -> None:
-    """Makes the loss of this term one that is not finite, in the seventh step."""
+    """Make the loss of this term non-finite in the seventh step."""
     losses = made.objective.losses
 
     def poisoned(batch: Batch) -> Iterator[Any]:

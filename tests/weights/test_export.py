@@ -1,4 +1,5 @@
-"""What is exported loads strictly into the plain network and gives the same features; what can't be leaves nothing."""
+"""Exported files load strictly into the plain network and give the same features; failed exports
+leave nothing."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ VIT = NetworkConfig(
 
 
 def trained(config: NetworkConfig, size: int = 32) -> Backbone:
-    """Statistics and affine parameters as after training, so that exporting too little would change the features."""
+    """Set statistics and affine parameters as after training, so that an incomplete export changes
+    the features."""
     backbone = random_backbone(config, size)
     for name, value in backbone.network.state_dict().items():
         if name.endswith(("running_mean", "running_var", "bn1.weight", "bn2.bias")):
@@ -57,7 +59,8 @@ def by_hand(backbone: Backbone, images: Tensor) -> Tensor:
     ids=["timm's stem", "timm", "torchvision"],
 )
 def test_printed_load_line(tmp_path: Path, target: str, config: NetworkConfig) -> None:
-    """As the user would type it; the network is the library's own, and the state fits strictly."""
+    """The printed line is run as a user would; the network is the library's own, and the state fits
+    strictly."""
     backbone = trained(config)
     out = tmp_path / "new" / "out.safetensors"
     report = export(backbone, target, out)
@@ -76,7 +79,7 @@ def test_printed_load_line(tmp_path: Path, target: str, config: NetworkConfig) -
 
 @pytest.mark.parametrize("config", [SMALL, VIT], ids=["small", "vit"])
 def test_onnx_graph(tmp_path: Path, config: NetworkConfig) -> None:
-    """Pixels go into a graph, and features come out."""
+    """The graph maps pixels to features."""
     runtime = pytest.importorskip("onnxruntime")
     backbone = trained(config)
     told: list[str] = []
@@ -143,7 +146,7 @@ def test_exported_transformer_size(tmp_path: Path, name: str, size: int) -> None
 
 @pytest.mark.parametrize("damage", ["value", "key", "graph"])
 def test_failed_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    """A file that does not give the features is not left."""
+    """A file with wrong features is not kept."""
     reading = exporting._read
     features = onnx_file.features
 
@@ -163,7 +166,8 @@ def test_failed_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: 
 
 
 def test_export_law(tmp_path: Path) -> None:
-    """Of MoCo trained on adversarial and mixed queries, through two batch-norm sets, the main one."""
+    """From MoCo trained on adversarial and mixed queries with two batch-norm sets, the main set is
+    exported."""
     case = Case("moco", {}, {"adversarial": {}, "cutmix": {}})
     method = train(case.made(), steps=1, method=case.build(network=build(STEM))).float().eval()
     run = run_folder(tmp_path / "run", STEM, 12)

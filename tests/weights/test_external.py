@@ -1,4 +1,4 @@
-"""Networks of anybody's own as backbones."""
+"""Users' own networks as backbones."""
 
 from __future__ import annotations
 

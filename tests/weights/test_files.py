@@ -1,4 +1,4 @@
-"""Of a file only what is needed is read, and what is read is what was written."""
+"""Only the needed part of a file is read, and damage in that part is detected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def state_of(seed: int) -> dict[str, Tensor]:
 
 
 def flip(path: Path, value: Tensor) -> None:
-    """Another bit within the bytes of a tensor."""
+    """Flip a bit within the bytes of a tensor."""
     content = bytearray(path.read_bytes())
     place = content.find(value.contiguous().numpy().tobytes())
     assert place > 0
@@ -63,7 +63,7 @@ def test_partial_checkpoint_reading(tmp_path: Path) -> None:
 
 
 def test_damage_inside_and_outside_network(tmp_path: Path) -> None:
-    """Damage in the network is noticed, and elsewhere does not matter."""
+    """Damage in the network is detected; damage elsewhere does not matter."""
     states = {3: state_of(0), 6: state_of(1)}
     momentum = torch.rand(100)
     run = run_of(tmp_path / "run", states, optimizer={"momentum": momentum})

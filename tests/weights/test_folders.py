@@ -40,7 +40,7 @@ class Pooled(nn.Module):
 
 
 def shaken(model: Any) -> Any:
-    """Every parameter of its own, since many begin as 0 or 1."""
+    """Give every parameter random values, since many are 0 or 1 initially."""
     torch.manual_seed(0)
     with torch.no_grad():
         for value in model.parameters():
@@ -114,7 +114,8 @@ def test_transformers_folders(tmp_path: Path, kind: str) -> None:
 
 
 def test_transformers_masked_autoencoder(tmp_path: Path) -> None:
-    """Their own model shuffles patches, so that its features are those of the same weights as a ViT."""
+    """The model of transformers shuffles patches, so its features are compared with a ViT of the
+    same weights."""
     hub = pytest.importorskip("transformers")
     decoder = {
         "decoder_hidden_size": 16,
@@ -159,7 +160,7 @@ def test_weight_shards(tmp_path: Path) -> None:
 
 
 def test_index_outside_folder(tmp_path: Path) -> None:
-    """An index does not lead elsewhere."""
+    """An index cannot refer to files elsewhere."""
     folder = tmp_path / "model"
     make("vit").save_pretrained(folder)
     (folder / "model.safetensors").rename(tmp_path / "other.safetensors")

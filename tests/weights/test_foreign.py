@@ -155,7 +155,7 @@ def compiled(own: State, other: State) -> State:
 
 
 def wrapped_blocks(own: State, other: State) -> State:
-    """As torch.compile, FSDP and activation checkpointing rename single blocks."""
+    """Rename single blocks like torch.compile, FSDP and activation checkpointing."""
     wrappers = {
         "blocks.1.": "_orig_mod.",
         "blocks.2.": "_fsdp_wrapped_module._checkpoint_wrapped_module.",
@@ -250,7 +250,8 @@ def test_dinov2_state(tmp_path: Path, registers: int, gated: bool) -> None:
 
 @pytest.mark.parametrize("biases", [True, False])
 def test_dinov3_state(tmp_path: Path, biases: bool) -> None:
-    """The larger published networks have biases that are all 0, and timm a network without them."""
+    """The larger published networks have biases that are all 0; timm builds a network without
+    them."""
     vit = ViT(depth=2, side=48, mask_token=True, registers=4, scale=True, rotary=True)
     if not biases:
         for block in vit.blocks:
@@ -340,7 +341,7 @@ def with_mu(state: State, mean: list[float], std: list[float]) -> State:
 
 @pytest.mark.parametrize("layout", [robust, robustbench, with_mu])
 def test_robust_network_normalisation(tmp_path: Path, layout: Callable[..., State]) -> None:
-    """Robust networks bring their normalisation."""
+    """Robust networks include their normalisation."""
     mean = [0.1, 0.2, 0.3]
     std = [0.4, 0.5, 0.6]
     path = saved(layout(resnet18().state_dict(), mean, std), tmp_path)
@@ -365,7 +366,7 @@ def cifar_stem(padding: int) -> nn.Module:
 
 
 def test_solo_learn_stem_padding(tmp_path: Path) -> None:
-    """solo-learn's checkpoints have a classifier and a projector beside the backbone."""
+    """solo-learn's checkpoints have a classifier and a projector next to the backbone."""
     network = cifar_stem(2)
     state = under("backbone.", network.state_dict()) | {"classifier.weight": torch.ones(10, 512)}
     state |= {"classifier.bias": torch.ones(10), "projector.0.weight": torch.ones(3, 512)}
@@ -394,7 +395,7 @@ def test_missing_block(tmp_path: Path, vit: ViT) -> None:
 
 
 def test_incomplete_teacher(tmp_path: Path, vit: ViT, other: State) -> None:
-    """Half a teacher is not replaced by its student."""
+    """An incomplete teacher is not replaced by its student."""
     own = {k: v for k, v in vit.state_dict().items() if not k.startswith("blocks.3.")}
     with one_line(r"it lacks blocks\.3\."):
         load_backbone(f"{saved(dino(own, other), tmp_path)}#test_vit")

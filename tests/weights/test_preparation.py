@@ -1,4 +1,4 @@
-"""How images are prepared for a backbone: from whoever knows it, and said where nobody does."""
+"""Preparation of images for a backbone: its source, and a note if it is assumed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
 
 
 def test_efficientnet_preparation(tmp_path: Path) -> None:
-    """An EfficientNet is fed as timm says."""
+    """Images for an EfficientNet are prepared with timm's values."""
     found = load_backbone(saved(tmp_path / "lite.pth", efficientnet_lite0()))
     assert found.network_config.name == "tf_efficientnet_lite0"
     assert found.network_config.mean == HALF
@@ -42,7 +42,7 @@ def test_efficientnet_preparation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["0.5", 0.5, "[0.5, 0.5, 0.5]", HALF])
 def test_user_preparation(given: object) -> None:
-    """What a user sets is used and remembered."""
+    """Values that a user sets are used and recorded."""
     backbone = random_backbone(SMALL, 16)
     found = backbone.prepared(mean=given, size="8")
     assert found.mean == HALF

@@ -1,4 +1,5 @@
-"""Backbones from hexa's own files, from runs and by name: the right tensors, or one clear line."""
+"""Backbones from hexa's own files, from runs and by name: the right tensors, or a one-line
+error."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def run_folder(path: Path, network: NetworkConfig = SMALL, size: int = 16) -> Pa
 def checkpoint(
     run: Path, step: int, network: nn.Module, query: str = "query", key: str = "key"
 ) -> Path:
-    """As of a momentum method: an encoder with a head, its slow twin with other values, a queue."""
+    """Return the checkpoint of a momentum method: an encoder with a head, its twin with other
+    values, a queue."""
     twin = stirred(SmallResNet(SMALL.widths), seed=9)
     state = {f"{key}.backbone.{name}": value for name, value in twin.state_dict().items()}
     state |= {f"{query}.backbone.{name}": value for name, value in network.state_dict().items()}
@@ -75,7 +77,7 @@ def checkpoint(
 
 
 def test_backbone_roundtrip(tmp_path: Path) -> None:
-    """What is saved comes back with all it carries."""
+    """A saved backbone is loaded with all its fields."""
     info = {"recipe": "r", "step": 7, "branch": "main"}
     saved = Backbone(stirred(build(SMALL)), Preparation(SMALL.mean, SMALL.std, 16), SMALL, info)
     path = save_backbone(saved, tmp_path / "b.safetensors")

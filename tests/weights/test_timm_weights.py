@@ -1,4 +1,4 @@
-"""timm's own weights where there is no network: an answer at once, or what is stored here."""
+"""timm's weights without a network connection: an immediate error, or the cached file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_timm_weights_offline(unreachable: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a network the answer comes at once."""
+    """Without a network connection the error is immediate."""
     monkeypatch.setattr(
         timm, "create_model", Mock(side_effect=AssertionError("timm would ask again and again"))
     )
@@ -44,7 +44,7 @@ def test_timm_weights_offline(unreachable: None, monkeypatch: pytest.MonkeyPatch
 def test_cached_timm_weights(
     unreachable: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stored weights need no network."""
+    """Cached weights need no network connection."""
     torch.manual_seed(3)
     network = timm.create_model("test_resnet")
     path = tmp_path / "model.safetensors"

@@ -25,7 +25,7 @@ class Appearance:
     """The appearance of one image."""
 
     thumbnail: Pixels
-    """uint8 [32, 32], the grey levels of the whole image."""
+    """uint8 [32, 32], the luminance of the whole image."""
     statistics: NDArray[np.float32]
     """float32 [12]."""
     preview: bytes
@@ -48,9 +48,9 @@ def appearance_of(pixels: Pixels) -> Appearance:
 def _statistics(pixels: NDArray[np.float32], num_bytes: int) -> NDArray[np.float32]:
     """Twelve numbers of a picture [H, W, 3] with values from 0 to 255.
 
-    Means of red, green and blue; deviation of the grey levels; logarithm of the mean step between neighbouring pixels,
+    Means of red, green and blue; deviation of the luminance; logarithm of the mean step between neighbouring pixels,
     and of its ratio to that at half the size; mean and deviation of the saturation; entropy and largest bin of the
-    histogram of 32 grey levels; share of pixels that nearly equal the next one; logarithm of the size as a JPEG.
+    histogram of the luminance in 32 bins; share of pixels that nearly equal the next one; logarithm of the size as a JPEG.
     """
     grey = pixels @ _LUMA
     fine = _mean_step(grey)

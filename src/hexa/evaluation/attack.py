@@ -60,7 +60,7 @@ def projected_gradient(
     steps: int,
     restart: int,
 ) -> Tensor:
-    """Whether a view within `radius` of each image [B, C, H, W] is misclassified, bool [B].
+    """True for each image [B, C, H, W] that has a misclassified view within `radius`, bool [B].
 
     x_t+1 = clip(Π(x_t + step · sign ∂ℓ/∂x(x_t))) from a random x_0, with step = 2.5 · radius / steps, the cross-entropy
     ℓ, Π onto the box |x − image| ≤ radius and clip to [0, 1] (Madry et al. 2018, arXiv 1706.06083). All of x_0 … x_steps
@@ -99,7 +99,7 @@ def smallest_radius(
     """For each image the smallest of `radii` at which an attack succeeds, float64 [B]: 0 if the image itself is
     misclassified, infinity if no attack does.
 
-    The box of a radius lies in that of a larger one, so an image is no longer attacked once an attack has succeeded:
+    The box of a radius lies in that of a larger one, so an image is not attacked again after an attack has succeeded:
     the worst of all attacks and of all smaller radii, at the lowest cost. streams: of each image.
     """
     result = torch.full((len(images),), torch.inf, dtype=torch.float64)

@@ -288,7 +288,7 @@ def square(
     streams: Streams,
     queries: int,
 ) -> Tensor:
-    """Whether images [B, C, H, W] are misclassified by one of `queries` views without gradients, bool [B].
+    """True for each image [B, C, H, W] that one of `queries` views gets misclassified, without gradients; bool [B].
 
     Stripes of ±radius at first; then, one square of pixels after another, ±radius of each channel, kept where the
     margin grows (Andriushchenko et al. 2020, arXiv 1912.00049, algorithms 1 and 2).

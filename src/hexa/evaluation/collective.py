@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 def in_step(work: Callable[[], Value]) -> Value:
-    """What `work` returns in this process. Raises UserError in all processes if it does in any."""
+    """Run `work` and return its result. Raises UserError in all processes if `work` raises it in one."""
     problem: UserError | None = None
     value: list[Value] = []
     try:
@@ -29,7 +29,7 @@ def in_step(work: Callable[[], Value]) -> Value:
 
 
 def from_main(work: Callable[[], Value]) -> Value:
-    """What `work` returns in the main process, which alone runs it, in all processes; the others wait for it.
+    """Run `work` in the main process, and return its result in all processes; the others wait.
 
     Raises UserError in all processes if `work` does, and ProcessEnded in the others if the main process ends otherwise.
     """
@@ -54,7 +54,7 @@ def from_main(work: Callable[[], Value]) -> Value:
 
 
 def main_first(work: Callable[[], Value]) -> Value:
-    """What `work` returns in each process. The main process goes first, so that it alone downloads what is missing."""
+    """Run `work` in each process and return its result. The main process goes first and downloads what is missing."""
     made: list[Value] = []
     from_main(lambda: made.append(work()))
     return in_step(lambda: made[0] if made else work())

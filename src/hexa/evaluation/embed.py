@@ -28,7 +28,7 @@ from hexa.weights.pretrained import Backbone, load_backbone
 
 @dataclass(frozen=True)
 class Embedded:
-    """What was written: features of N images, and which images could not be read."""
+    """The written features of N images, and the images that could not be read."""
 
     path: Path
     source: str
@@ -121,7 +121,7 @@ def seen(image: Tensor) -> Appearance:
 def _origin(
     backbone: str | Path | Backbone, loaded: Backbone, source: Source, request: EmbeddingRequest
 ) -> dict[str, Any]:
-    """Where features come from, so that those of another image can be compared with them."""
+    """The origin of features: backbone, weights and preparation, so that features of other images are comparable."""
     return {
         "backbone": None if isinstance(backbone, Backbone) else _lasting(str(backbone)),
         "branch": request.branch,

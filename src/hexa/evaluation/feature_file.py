@@ -3,7 +3,7 @@
 Arrays of a .npz, or columns of a .parquet: `features` [N, D] float32, `labels` [N] or [N, C] if there are any, `paths`
 [N]. What `hexa search` needs beyond that, each optional:
 
-    thumbnails     uint8 [N, 32, 32]  grey levels of the whole image
+    thumbnails     uint8 [N, 32, 32]  luminance of the whole image
     statistics     float32 [N, 12]    of the picture as a whole (`appearance`)
     previews       uint8 [total]      JPEGs of at most 96 x 96 pixels, one after the other (Parquet: a binary column)
     preview_ends   int64 [N]          where each of them ends (not in Parquet)

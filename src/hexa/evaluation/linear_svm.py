@@ -35,7 +35,7 @@ def fit(
 ) -> tuple[Array, bool]:
     """Weights w and bias b, [D + 1], of min ½‖(w, b)‖² + C · Σ c_y · max(0, 1 − y·(w·f + b))²; was it solved?
 
-    features: [N, D], positive: bool [N]; all alike leave nothing to tell apart, then w = 0. cost: C. c_y is 2 for
+    features: [N, D], positive: bool [N]; if all are alike, w = 0. cost: C. c_y is 2 for
     positives, else 1.
     """
     if positive.all() or not positive.any():

@@ -159,7 +159,7 @@ def _add_guessing(outcome: Outcome, task: Task) -> None:
 
 
 def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
-    """What was measured and how; all that can move a score is in the protocol id."""
+    """The result of an evaluation; its protocol id has everything that can change a score."""
     request = asked.request
     used = asked.settings.model_copy(update=outcome.effective)
     changes = {
@@ -204,7 +204,7 @@ def _facts(source: Source) -> dict[str, Any]:
 
 
 def _transform(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:
-    """What was done to images of these sources.
+    """The transform of images of these sources, for the result.
 
     resize: "whole", or "shorter side to N, centre S", to which is added that small squares are taken whole if the
     images may differ in size.

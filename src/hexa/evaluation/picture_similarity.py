@@ -75,7 +75,7 @@ def _described(pictures: Floats, colours: Floats) -> Floats:
     """Unit vectors [n, 484] of pictures [n, 16, 16] and their colours [n, 3].
 
     A vector has the horizontal and vertical steps between neighbours, which neither brightness nor contrast changes,
-    and in four more entries, as long as steps of one grey level, the colour, which decides if there are no steps.
+    and in four more entries, as long as steps of 1/255, the colour, which decides if there are no steps.
     """
     count = len(pictures)
     across = np.diff(pictures, axis=2).reshape(count, -1)

@@ -1,4 +1,4 @@
-"""What every evaluation protocol is: options, an identity, and a function of a backbone and two sets of images."""
+"""The parts of an evaluation protocol: options, an identity, and a function of a backbone and two sets of images."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Task:
     extraction_batch: int = 256
     """Images that go through the frozen network at a time."""
     target: Path | None = None
-    """The file that the result is written to; what an interrupted protocol keeps stands beside it."""
+    """The file that the result is written to; the state of an interrupted protocol lies next to it."""
     chosen: frozenset[str] = frozenset()
     """Options that were asked for, whatever their preset says."""
     report: Progress = silent
@@ -119,7 +119,7 @@ class Outcome:
     effective: dict[str, Any] = field(default_factory=dict)
     """Options that could not be honoured as given (k above the training-set size), as they were used."""
     transform: dict[str, Any] | None = None
-    """How images were prepared, unless by the task's transform."""
+    """The preparation of images, if it is not the task's transform."""
 
 
 @dataclass(frozen=True)
@@ -132,11 +132,11 @@ class Protocol:
     identity: Callable[[str, Any], str]
     """(preset, options) -> the protocol id that a result carries, without the protocol's name."""
     labels: Literal["one", "any"] = "one"
-    """What it can learn from: one class per image, [N], or multi-label images too, [N, C]."""
+    """Labels that the protocol takes: one class per image, [N], or multi-label images too, [N, C]."""
     extracts: Callable[[Any], tuple[Part, ...]] = lambda options: ("fit", "test")
     """options -> the images whose features from the frozen network it needs; none if the network itself is trained."""
     resizes: bool = False
-    """Whether it brings images to their size itself instead of by the task's transform."""
+    """True if the protocol resizes images itself."""
 
     def options(
         self, preset: str | None, changes: Mapping[str, Any], common: Iterable[str] = ()

@@ -1,4 +1,4 @@
-"""What can be asked of every evaluation and embedding. The command line makes its options from these classes."""
+"""Options of every evaluation and embedding. The command line makes its options from these classes."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 
 class ImageOptions(Config):
-    """How images are fed to a backbone, where that differs from what the backbone comes with."""
+    """Image preparation that differs from the backbone's own."""
 
     mean: Any = None
-    """R,G,B: mean of each channel, pixels in [0, 1]; the backbone's own if not given"""
+    """R,G,B: mean of each channel, pixels in [0, 1] (default: the backbone's own)"""
     std: Any = None
-    """R,G,B: standard deviation of each channel; the backbone's own if not given"""
+    """R,G,B: standard deviation of each channel (default: the backbone's own)"""
     size: Any = None
-    """N: side of the images in pixels; the backbone's own if not given"""
+    """N: side of the images in pixels (default: the backbone's own)"""
     crop: Any = None
-    """SHARE: the centre crop's part of the shorter side; the backbone's own if not given"""
+    """SHARE: the centre crop's part of the shorter side (default: the backbone's own)"""
     interpolation: Any = None
-    """NAME: bilinear or bicubic; the backbone's own if not given"""
+    """NAME: bilinear or bicubic (default: the backbone's own)"""
 
     @property
     def given(self) -> Given:
@@ -36,7 +36,7 @@ class ImageOptions(Config):
 
 
 class ExtractionOptions(ImageOptions):
-    """How features are extracted."""
+    """Options of the extraction of features."""
 
     branch: str = "main"
     """NAME: the batch-norms of a run; aux are those of its adversarial views, kept in its checkpoints"""
@@ -45,16 +45,16 @@ class ExtractionOptions(ImageOptions):
     precision: Precision = "auto"
     """NAME: auto, fp32 or bf16"""
     num_workers: int | None = pydantic.Field(default=None, ge=0)
-    """N: processes that decode images; chosen for the machine if not given"""
+    """N: processes that decode images (default: chosen for the machine)"""
     max_image_pixels: int | None = pydantic.Field(default=None, gt=0)
-    """N: larger images count as unreadable; 89,478,485 if not given"""
+    """N: larger images count as unreadable (default: 89,478,485)"""
 
 
 class EvaluationRequest(ExtractionOptions):
     """The options that every protocol has, in addition to its own."""
 
     preset: str | None = None
-    """NAME: published settings; the first that `hexa evaluate PROTOCOL --help` lists if not given"""
+    """NAME: published settings (default: the first that `hexa evaluate PROTOCOL --help` lists)"""
     test_data: str | None = None
     """SOURCE: images to score, where --data has no split test"""
     holdout: float | None = pydantic.Field(default=None, gt=0, lt=1)

@@ -57,7 +57,7 @@ class Found:
     places: list[int]
     """Places of the images in the file, or in both files one after the other."""
     similarity: float
-    """Of the most similar pair of a group, of an outlier with its fifth nearest image, or with the image asked for."""
+    """Similarity of the group's closest pair, of an outlier to its fifth nearest image, or to the given image."""
     lowest: float | None = None
     """Similarity of the least similar pair of a group."""
     score: float | None = None
@@ -329,7 +329,7 @@ def _fifth_nearest(rows: Floats, bank: Places) -> NDArray[np.floating]:
 
 
 def _standardised(statistics: Floats) -> Floats:
-    """Statistics [N, 12] of pictures in robust standard deviations, with one mean grey level in place of three colours."""
+    """Statistics [N, 12] of pictures in robust standard deviations, with one mean luminance in place of three colours."""
     numbers = np.concatenate([statistics[:, :3].mean(1, keepdims=True), statistics[:, 3:]], axis=1)
     middle = np.median(numbers, axis=0)
     deviation = np.maximum(1.4826 * np.median(np.abs(numbers - middle), axis=0), 1e-3)

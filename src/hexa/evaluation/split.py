@@ -149,7 +149,7 @@ def stratified_part(
     share: float,
     stream: Stream,
 ) -> Mask:
-    """Whether each image is in a part of `share` of every class; bool [N]. A class keeps at least one image outside.
+    """True for the images of a part of `share` of every class; bool [N]. A class keeps at least one image outside.
 
     Multi-label images, labels [N, C], are drawn from all alike.
     """

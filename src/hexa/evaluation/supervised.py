@@ -141,7 +141,7 @@ def decayed(
     epoch: int,
     epochs: int,
 ) -> float:
-    """What rates are multiplied by in an epoch, 0 … epochs − 1: `factor` from each share of the epochs on."""
+    """The factor of the rates in an epoch, 0 … epochs − 1: `factor` once more from each share of the epochs on."""
     return float(factor ** sum(epoch >= round(share * epochs) for share in decay_at))
 
 

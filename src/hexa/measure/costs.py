@@ -60,7 +60,7 @@ class Costs:
     look: float
     """Seconds of computing features only."""
     memory: float = 0.0
-    """Bytes of a step in which all stages that may learn do."""
+    """Bytes of a step that trains all stages that may learn."""
     setup: float = 0.0
     """Seconds to build a run, once per run."""
     updates: Mapping[int, float] = field(default_factory=dict)

@@ -53,7 +53,7 @@ class DeepClusterConfig(EncoderConfig):
     """Freeze the prototypes for this many steps; none freezes them for the whole run (D40)."""
 
     def views_needed(self) -> tuple[int, int | None, str]:
-        return max(self.crops_for_assign) + 1, None, "method.crops_for_assign names another crop"
+        return max(self.crops_for_assign) + 1, None, "method.crops_for_assign needs a later crop"
 
     def check(self, setting: Setting) -> None:
         super().check(setting)

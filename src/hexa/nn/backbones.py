@@ -75,7 +75,7 @@ class NetworkConfig(Config):
         for name in ("mean", "std"):
             values = getattr(self, name)
             if values and len(values) != self.channels:
-                message = f"{len(values)} numbers for {self.channels} channels; use auto"
+                message = f"{len(values)} numbers for {self.channels} channels; give one each"
                 raise ConfigError([(name, message)])
         return self
 

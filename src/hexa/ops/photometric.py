@@ -51,7 +51,7 @@ def luma(images: Tensor) -> Tensor:
 
 
 def grayscale(images: Tensor) -> Tensor:
-    """The luma in all three channels."""
+    """Return the luma in all three channels."""
     return luma(images).expand_as(images)
 
 
@@ -137,7 +137,7 @@ class Jitter(NamedTuple):
         self,
         index: Tensor,
     ) -> Jitter:
-        """The parameters of some of the images."""
+        """Return the parameters of some of the images."""
         return Jitter(*(value[index] for value in self))
 
 

@@ -113,7 +113,7 @@ def offer(recipes: dict[str, Fields]) -> None:
             Command: hexa pretrain cifar10-{name}
 
             Expected: {given.get("expected", "no published value at this size. Not yet run here")}. `+small`:
-            docs/results.md.
+            benchmarks/tables.md.
 
             Cost: {given.get("cost", "that of the method")}, 200 epochs of 50,000 images; for a GPU. `+small`: minutes on two cores.
             """,

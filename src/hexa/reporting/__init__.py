@@ -1,1 +1,1 @@
-"""What runs did, for people: figures, tables, galleries of hard examples, one self-contained page."""
+"""Reports of runs for people: figures, tables, galleries of hard examples, one self-contained page."""

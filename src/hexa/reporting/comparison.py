@@ -1,4 +1,4 @@
-"""What runs are, in few words, and how they differ: key facts, the command again, configuration fields."""
+"""Short descriptions of runs and their differences: key facts, the command, configuration fields."""
 
 from __future__ import annotations
 

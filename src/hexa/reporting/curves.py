@@ -28,7 +28,7 @@ _MARKED = 12
 
 
 class Quantity(NamedTuple):
-    """How a group of journal keys (`loss/std`, `loss/adversarial` …: the group `loss`) is shown."""
+    """The display of a group of journal keys (`loss/std`, `loss/adversarial` …: the group `loss`)."""
 
     title: str
     """The title of its chart."""
@@ -39,7 +39,7 @@ class Quantity(NamedTuple):
     factor: float = 1.0
     """Factor that the numbers of the journal are multiplied by: 100 for percent."""
     from_zero: bool = False
-    """Whether the y axis begins at zero."""
+    """True if the y axis begins at zero."""
 
 
 KNOWN = {
@@ -48,7 +48,7 @@ KNOWN = {
     "accuracy": Quantity(
         "Accuracy of pseudo-labels", "how often the pseudo-label is the most likely", "%", 100.0
     ),
-    "perturbation": Quantity("Mean |δ|", "how far views are moved", "grey levels", from_zero=True),
+    "perturbation": Quantity("Mean |δ|", "how far views are moved", "1/255", from_zero=True),
     "lambda": Quantity("λ", "area kept by the original image"),
     "zero_gradient": Quantity(
         "Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True
@@ -159,7 +159,7 @@ def _term(key: str) -> str:
 
 
 def _known(name: str) -> Quantity:
-    """How a group is shown."""
+    """The display of a group."""
     return KNOWN.get(name, Quantity(name.replace("_", " ").capitalize()))
 
 

@@ -1,7 +1,7 @@
 """The grid of hard examples: view | perturbation | adversarial | cut-mixed …, one row per image.
 
 Columns follow from the objective: a hard example that reports a perturbation gets a column of it, magnified around
-mid-grey, with its mean |δ| in grey levels; one that mixes pseudo-labels says in what shares. Below each view is its
+mid-grey, with its mean |δ| in 1/255; one that mixes pseudo-labels says in what shares. Below each view is its
 loss, which is what makes it hard.
 """
 
@@ -86,7 +86,7 @@ def _other_views(batch: Batch, num_images: int) -> list[Column]:
 
 
 def _perturbation(delta: Tensor, gain: float | None) -> Column:
-    """The perturbation δ [N, C, S, S], magnified: 128 + gain·255·δ, with its mean |δ| in grey levels."""
+    """The perturbation δ [N, C, S, S], magnified: 128 + gain·255·δ, with its mean |δ| in 1/255."""
     if gain is None:
         gain = automatic_gain(delta)
     levels = 255 * delta.double()

@@ -59,7 +59,7 @@ class Gallery:
 
 
 def shown(gallery: Gallery) -> dict[str, Any]:
-    """What templates show of a gallery. A row: a label, and (data URI, caption, alternative) a picture."""
+    """The content of a gallery for templates. A row: a label, and (data URI, caption, alternative) a picture."""
     rows, columns, size = gallery.tiles.shape[:3]
     captions = gallery.captions or [[""] * columns] * rows
     labelled = []

@@ -15,7 +15,7 @@ from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 
 Shown = dict[str, Any]
-"""What the template shows of one thing, by name."""
+"""The content of a template, by name."""
 #: The picture of a run's hard examples in its folder.
 GALLERY = "gallery.png"
 #: Bytes of that file, at most.
@@ -73,7 +73,7 @@ def render(runs: Sequence[Run]) -> str:
 
 
 def _page(run: Run, name: str, slot: int) -> Shown:
-    """What the template shows of one run."""
+    """The content of the template for one run."""
     return {
         "name": name,
         "slot": slot,

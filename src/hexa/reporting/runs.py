@@ -32,7 +32,7 @@ _STATES |= dict.fromkeys(("start", "resume"), "unfinished")
 
 @dataclass(frozen=True)
 class Run:
-    """What the files of a run folder hold. Nothing in it is trusted: names and messages are text to be escaped."""
+    """The content of a run folder. Nothing in it is trusted: names and messages are text to be escaped."""
 
     folder: Path
     """The run folder, or the file of an evaluation alone."""
@@ -55,9 +55,9 @@ class Run:
     results: list[Record] = field(default_factory=list)
     """One evaluation each."""
     adaptation: Record = field(default_factory=dict)
-    """What `hexa adapt` measured, start and result side by side."""
+    """The measurements of `hexa adapt`, initial weights and result side by side."""
     problems: list[str] = field(default_factory=list)
-    """What was missing or broken, for the reader of the report."""
+    """Missing or broken files, for the reader of the report."""
 
     @property
     def state(self) -> str:
@@ -84,12 +84,12 @@ class Run:
 
     @property
     def epoch(self) -> float | None:
-        """How far the journal goes, in epochs."""
+        """The last epoch of the journal."""
         return self._furthest("epoch")
 
     @property
     def seconds(self) -> float | None:
-        """How long it trained, by the journal's own clock."""
+        """Seconds of training, by the journal's own clock."""
         return self._furthest("seconds")
 
     def _furthest(self, key: str) -> float | None:
@@ -100,7 +100,7 @@ class Run:
 
     @property
     def interruptions(self) -> int:
-        """How often its training was stopped and resumed: `seconds` is then a sum over several sessions."""
+        """The number of times that the training was resumed: `seconds` is then a sum over several sessions."""
         steps = [entry.get("step") for entry in self.resumptions]
         lines = [*self.train, *self.events]
         last = max((line["step"] for line in lines if is_number(line.get("step"))), default=0)
@@ -192,7 +192,7 @@ class _Reader:
     """Reads the files of one folder; what is missing or broken in them goes to `problems`."""
 
     folder: Path
-    """Where the files are."""
+    """The folder of the files."""
     within: Path | None
     """The folder that files must lie in, wherever links lead; None for anywhere."""
     problems: list[str] = field(default_factory=list)
@@ -287,7 +287,7 @@ class _Reader:
 
 
 def _winner(record: Record) -> str:
-    """Which network an adaptation exported, its image size, and how to load it; empty if that is unknown."""
+    """The network that an adaptation exported, its image size, and how to load it; empty if that is unknown."""
     winner = record.get("winner")
     if not isinstance(winner, dict) or not is_number(winner.get("size")):
         return ""

@@ -137,14 +137,14 @@ def protocol(result: Record) -> str:
 
 
 def data(result: Record) -> str:
-    """What was scored: the name by which a data set is known, else its source; empty if the result doesn't tell."""
+    """The scored data: the name of a known data set, else its source; empty if the result lacks both."""
     fields = flatten(result)
     known = fields.get("data_facts.test.known_as")
     return text(fields.get("data") or "" if known is None else known)
 
 
 def _encoder(result: Record) -> str:
-    """Which network was evaluated, and which of its batch-norms."""
+    """The evaluated network, and its batch-norms."""
     facts = result.get("backbone_facts")
     facts = facts if isinstance(facts, dict) else result
     return " · ".join(
@@ -202,9 +202,9 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Tab
 def _collected(
     arms: Sequence[Sequence[Run]], found: Callable[[Record], dict[str, Any]], several: bool = False
 ) -> list[tuple[tuple[str, str, str], list[list[Any]]]]:
-    """By protocol, data and what an evaluation has `found`: that of all evaluations of each arm.
+    """The evaluations of each arm, by protocol, data and what an evaluation has `found`.
 
-    Data is the same where its test images are, however each run spelt the source. several: name the network too.
+    Data is the same if the test images are, however each run spelt the source. several: name the network too.
     """
     kept: dict[tuple[str, str, str], list[list[Any]]] = {}
     names: dict[str, str] = {}

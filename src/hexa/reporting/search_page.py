@@ -1,4 +1,4 @@
-"""What a search found as a page with small pictures of the images."""
+"""A page of the results of a search, with small pictures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One look for all figures: colours that every kind of colour vision tells apart, readable sizes, few lines."""
+"""One look for all figures: colours that every kind of colour vision distinguishes, readable sizes, few lines."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def told_apart(paths: Sequence[Path | str]) -> list[str]:
-    """As much of the ends of these paths as tells them apart; equal ones are numbered. A string is not cut."""
+    """The shortest ends of these paths that differ; equal ones are numbered. A string is not cut."""
     parts = [path.parts if isinstance(path, Path) else (path,) for path in paths]
     ends = ([str(Path(*one[-depth:])) for one in parts] for depth in itertools.count(1))
     short = next(
@@ -84,7 +84,7 @@ def format_duration(seconds: float) -> str:
 
 
 def format_passes(passes: float, new: int | None = None) -> str:
-    """How long a training is: passes over the images, and repeats of passes whose views are remembered.
+    """The length of a training in words: passes over the images, and repeats of passes whose views are remembered.
 
     new: the number of passes with views of their own; None if all have.
 
@@ -118,15 +118,15 @@ class Table:
     header: Sequence[str] = ()
     """The names of the columns."""
     rows: Sequence[Sequence[str]] = ()
-    """As many texts a row as there are columns."""
+    """Rows with a text for each column."""
     leading: int = 1
-    """How many columns at the left hold labels; the others hold numbers."""
+    """Number of columns at the left that hold labels; the others hold numbers."""
     best: Collection[tuple[int, int]] = ()
     """The places (row, column) to stand out."""
     own: Collection[int] = ()
     """The rows to stand out, such as the reader's own above published ones."""
     title: str = ""
-    """What stands above the table."""
+    """The line above the table."""
 
     def terminal(self, pad_edge: bool = True) -> rich.table.Table:
         """For rich, the rows that stand out in bold. pad_edge: with a blank at both ends of a line."""

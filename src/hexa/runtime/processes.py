@@ -234,7 +234,7 @@ def all_reduce_sum(value: Tensor, part: int | None = None) -> Tensor:
 
 
 def any_of(flag: bool, device: torch.device) -> bool:
-    """Return whether the flag is set in any process; communicates through `device`."""
+    """Return whether any process passed True; communicates through `device`."""
     return bool(all_reduce_max(torch.tensor(float(flag), device=device)).item())
 
 

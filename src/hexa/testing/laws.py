@@ -44,8 +44,8 @@ def differing(before: State, after: State) -> set[str]:
 
 
 def nothing_changes_before_commit(case: Case) -> None:
-    """The terms of a step change only batch-norm statistics, and only those of branches that are
-    trained."""
+    """Before `commit`, a step changes only batch-norm statistics, and only those of branches that
+    are trained."""
     method = case.build()
     before = state(method)
     trained = {"main"}

@@ -208,7 +208,7 @@ class Watch:
                 "std",
                 spread < LOW_FEATURE_STD,
                 f"the embedding is collapsing to one point (std {spread:.3f}, healthy is near 1); "
-                "lower optimizer.learning_rate, or raise method.temperature",
+                "lower optimizer.learning_rate, or raise the method's temperature",
             ),
             *self._once(
                 "rank",
@@ -250,8 +250,8 @@ class Watch:
             many > OVERFITTED * least and one < least_one,
             f"catastrophic overfitting to {name}: an attack with many steps raises the loss to "
             f"{many:.3g} ({least:.3g} in an earlier epoch), the single training step only to "
-            f"{one:.3g} ({least_one:.3g} then); give hard_examples.{name} more steps, random_start 2 "
-            "with project false, or a smaller epsilon",
+            f"{one:.3g} ({least_one:.3g} then); give hard_examples.{name} more steps, "
+            "random_start 2 with project false, or a smaller epsilon",
         )
 
     def knn(self, percent: float) -> list[str]:
@@ -264,8 +264,9 @@ class Watch:
             "shortcut",
             percent < min(2 * guess, guess + 0.2 * (100 - guess)) and self.accuracy > HIGH_ACCURACY,
             f"the pretext task is solved ({100 * self.accuracy:.0f} %), but k-NN is only "
-            f"{percent:.1f} % (guessing: {guess:.1f} %): views match by something other than content, "
-            "often by shared batch-norm statistics; raise method.bn_groups or make the views harder",
+            f"{percent:.1f} % (guessing: {guess:.1f} %): views match by something other than "
+            "content, often by shared batch-norm statistics; raise method.bn_groups or make the "
+            "views harder",
         )
 
     def _once(self, name: str, wrong: bool, message: str) -> list[str]:

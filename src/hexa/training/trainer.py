@@ -209,7 +209,7 @@ class Trainer:
             )
             reporter.end = self._limit.end
             if sets != self.loader.sets:
-                reporter.say(f"steps are slow: only {sets} passes have new views, others repeat")
+                reporter.say(f"steps are slow: {sets} passes have new views, the rest repeat them")
             self.optimizer.total_steps = processes.of_main(total, self.device)
             self.loader.sets = sets and processes.of_main(sets, self.device)
 

@@ -1,1 +1,2 @@
-"""Backbones in files: hexa's own and those of other software, how images are prepared for them, and export."""
+"""Backbones in files: hexa's own and those of other software, the preparation of their images, and
+export."""

@@ -1,4 +1,4 @@
-"""Reads arrays from Detectron2's .pkl files without running anything that a pickle names."""
+"""Reader of arrays in Detectron2's .pkl files that runs nothing that a pickle names."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 
-#: The functions that numpy's own pickles call, in whichever module this version has them.
+#: Functions that numpy's own pickles call; the module depends on numpy's version.
 _FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 
 
 def _empty(*arguments: Any) -> np.ndarray[Any, Any]:
-    """numpy's pickles begin with an empty array; the class itself could be asked for any amount of memory."""
+    """Return an empty array, with which numpy's pickles begin; the class itself could allocate any
+    amount of memory."""
     return np.empty(0, np.uint8)
 
 
 def _bytes(text: str, encoding: str) -> bytes:
-    """The function that old pickles of bytes call; other encodings are refused."""
+    """Decode bytes in old pickles; other encodings are refused."""
     if encoding not in ("latin1", "latin-1"):
         raise pickle.UnpicklingError(f"encoding {encoding}")
     return text.encode("latin-1")
@@ -40,7 +41,7 @@ _OTHERS = {("_codecs", "encode"): _bytes, ("collections", "OrderedDict"): Ordere
 
 class _Arrays(
     pickle._Unpickler
-):  # the C version allocates memory for as many objects as a file claims to have
+):  # the C version allocates memory for the number of objects that a file claims
     """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -51,12 +52,12 @@ class _Arrays(
 
 
 def read(path: Path) -> Any:
-    """The content of the pickle. Raises pickle.UnpicklingError if it names any code."""
+    """Return the content of the pickle. Raises pickle.UnpicklingError if it names any code."""
     return _Arrays(io.BytesIO(path.read_bytes())).load()
 
 
 def tensor(value: Any) -> Any:
-    """An array of numbers as a tensor; anything else unchanged."""
+    """Return an array of numbers as a tensor, and anything else unchanged."""
     if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
         return torch.from_numpy(value.copy())
     return value

@@ -1,4 +1,4 @@
-"""Exports a backbone for other software, after loading the file back and comparing features."""
+"""Export of a backbone for other software, verified by loading the file and comparing features."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from hexa.weights.pretrained import Backbone, load_backbone, serialized
 
 #: Largest allowed difference of features, relative to the largest feature.
 TOLERANCE = 1e-5
-#: The same for onnxruntime, which fuses operations and adds in another order.
+#: The same for onnxruntime, which fuses operations and changes the order of additions.
 ONNX_TOLERANCE = 1e-4
-#: What an export is for, and what the name of its file ends in.
+#: Targets of an export, and the suffix of the file.
 TARGETS = {
     "timm": ".safetensors",
     "torchvision": ".safetensors",
@@ -44,17 +44,21 @@ def export(
     progress: Progress = silent,
     **given: Unpack[Given],
 ) -> dict[str, Any]:
-    """Write the backbone for `to`, load the file strictly into the plain network, and compare features.
+    """Write the backbone for `to`, load the file strictly into the plain network, and compare
+    features.
 
-    timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: of torchvision.models.NAME with fc =
-    Identity · safetensors: our own file · onnx: a graph from pixels in [0, 1] to features (`onnx_file.write`), compared with
-    onnxruntime. A .safetensors file has metadata on how to rebuild the network and how to normalise. A network with the
-    small-image stem is loaded into the plain one with that stem; small-resnet into our own class; two streams fit
-    safetensors and onnx alone. given: mean, std, size, crop or interpolation instead of the backbone's own. Raises
-    UserError; then an existing file is unchanged, and no new one left.
+    timm: the state of timm.create_model(NAME, num_classes=0) · torchvision: the state of
+    torchvision.models.NAME with fc = Identity · safetensors: hexa's own file · onnx: a graph from
+    pixels in [0, 1] to features (`onnx_file.write`), compared with onnxruntime. The metadata of a
+    .safetensors file describes how to rebuild the network and how to normalise. A network with the
+    small-image stem is loaded into the plain one with that stem, small-resnet into hexa's own
+    class; networks with two streams support only safetensors and onnx.
+    given: mean, std, size, crop or interpolation instead of the backbone's own.
+    progress: receives the stages.
+    Raises UserError; then an existing file is unchanged, and no new one is left.
 
-    Returns target, network (how to build it), tensors, largest_difference of features, bytes, and load: a line of
-    Python that reads the file. progress: told of the stages.
+    Returns target, network (how to build it), tensors, largest_difference of features, bytes, and
+    load: a line of Python that reads the file.
     """
     out = Path(out)
     _check_names(to, out)
@@ -80,7 +84,7 @@ def export(
         else:
             file.write(serialized(backbone))
             file.flush()
-            # into a new network, so that nothing in memory is compared with itself
+            # load into a new network: only the content of the file is compared
             network.load_state_dict(_read(temporary), strict=True)
             report["tensors"] = len(network.state_dict())
             whole = nn.Sequential(backbone.normalize, network.cpu().eval())
@@ -100,7 +104,7 @@ def export(
 
 
 def _check_names(to: str, out: Path) -> None:
-    """Raise UserError for an unknown target, a name that is not for it, and missing packages."""
+    """Raise UserError for an unknown target, a wrong suffix of the file, or missing packages."""
     if to not in TARGETS:
         raise UserError(f"--to {to}: unknown target; {nearest(to, TARGETS)}")
     if out.is_dir():
@@ -112,13 +116,13 @@ def _check_names(to: str, out: Path) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """The file as others read it."""
+    """Return the tensors of the file, read by the safetensors library."""
     with by_plain_name(path) as name:
         return safetensors.torch.load_file(name)
 
 
 def describe_network(config: NetworkConfig) -> str:
-    """How to build the network of the exported weights."""
+    """Return the call or description by which to build the network of the exported weights."""
     if config.streams != "one":
         each = describe_network(config.model_copy(update={"streams": "one"}))
         return f"two streams, of L and of a and b, each {each} of 1 or 2 channels"
@@ -135,12 +139,12 @@ def describe_network(config: NetworkConfig) -> str:
 
 
 def _created(config: NetworkConfig, more: str = "") -> str:
-    """The call that builds a network of timm, as text."""
+    """Return the call that builds a timm network, as text."""
     return f"timm.create_model({config.name!r}, num_classes=0{_options(config)}{more})"
 
 
 def _options(config: NetworkConfig) -> str:
-    """Further arguments of timm.create_model, as text."""
+    """Return additional arguments of timm.create_model, as text."""
     given = config.options | ({} if config.channels == 3 else {"in_chans": config.channels})
     given.pop("stem_padding", None)
     eps = given.pop("norm_eps", None)
@@ -151,10 +155,11 @@ def _options(config: NetworkConfig) -> str:
 
 
 def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
-    """A line of Python that loads an exported file in its target library.
+    """Return a line of Python that loads an exported file in its target library.
 
-    For timm `num_classes` may be that of a new head, unless the stem or the number of channels is not timm's own;
-    timm.data.resolve_model_data_config(network) then has the preparation of images, too.
+    For timm, `num_classes` may be set for a new head, unless the stem or the number of channels
+    differs from timm's; timm.data.resolve_model_data_config(network) then also contains the
+    preparation of images.
     """
     file = repr(str(out))
     config = backbone.network_config
@@ -164,7 +169,7 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
     if to == "timm" and not config.small_stem and config.channels == 3:
-        # as a file without classifier, or timm would look for its thousand classes
+        # num_classes=0 describes the file: otherwise timm expects a classifier in it
         overlay = f"dict(file={file}, num_classes=0{_preparation(backbone)})"
         made = _created(config, f", pretrained=True, pretrained_cfg_overlay={overlay}")
         return f"import functools, timm; network = {made}"
@@ -181,7 +186,8 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
 
 
 def _preparation(backbone: Backbone) -> str:
-    """Further entries of timm's pretrained_cfg_overlay, as text: where images are not prepared as timm would.
+    """Return additional entries of timm's pretrained_cfg_overlay, as text: the values that differ
+    from timm's.
 
     timm 1.0.29 would read the files of some ViTs as JAX weights (`custom_load`).
     """
@@ -201,7 +207,8 @@ def _preparation(backbone: Backbone) -> str:
 
 @torch.no_grad()
 def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) -> float:
-    """max |f(x) − g(x)| over features of random images, relative to the largest feature; fp32, CPU, eval mode.
+    """Return max |f(x) − g(x)| over features of random images, relative to the largest feature;
+    fp32, CPU, eval mode.
 
     other: pixels in [0, 1] -> features.
     """
@@ -217,7 +224,8 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
 
 
 def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
-    """The network that a file for `to` must load into; None for onnx. Raises UserError if there is none."""
+    """Return the network that a file for `to` must load into; None for onnx. Raises UserError if
+    there is none."""
     if to in ("safetensors", "onnx"):
         return None if to == "onnx" else backbones.build(config)
     if config.streams != "one":

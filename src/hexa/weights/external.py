@@ -14,15 +14,16 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest, reason, users_code
 from hexa.weights.preparation import ASSUMED, DECLARED, Preparation, assumed
 
-#: Attributes with which a network declares its preparation, if they are named differently from the field.
+#: Attributes by which a network declares its preparation, if the name differs from the field's.
 _ATTRIBUTES = {"size": "image_size", "crop": "image_crop", "interpolation": "image_interpolation"}
 
 
 class External(nn.Module):
-    """A user's network as a backbone: normalised images -> features [B, D]; maps [B, D, H, W] are averaged.
+    """A user's network as a backbone: normalised images -> features [B, D]; maps [B, D, H, W] are
+    averaged.
 
-    preparation: as the network declares by attributes mean, std, image_size, image_crop and image_interpolation; by
-    default ImageNet's mean and std and 224 pixels.
+    preparation: from the network's attributes mean, std, image_size, image_crop and
+    image_interpolation; the default is ImageNet's mean and std and 224 pixels.
     """
 
     def __init__(self, network: nn.Module, spec: str) -> None:
@@ -33,7 +34,7 @@ class External(nn.Module):
 
     @property
     def wrapped(self) -> nn.Module:
-        """The user's own network, whose maps are not averaged."""
+        """The user's own network, without averaging of maps."""
         return self.network
 
     def forward(self, images: Tensor) -> Tensor:
@@ -42,7 +43,8 @@ class External(nn.Module):
 
     @torch.no_grad()
     def _width(self, spec: str) -> int:
-        """The width of the features of two blank images. Raises UserError if the output is not a batch of features."""
+        """Return the feature width for two blank images. Raises UserError if the output is not a
+        batch of features."""
         shape = (2, len(self.preparation.mean), self.preparation.size, self.preparation.size)
         try:
             output: Any = self.network.eval()(torch.zeros(shape))
@@ -57,7 +59,7 @@ class External(nn.Module):
 
 
 def _declared(network: nn.Module, spec: str) -> Preparation:
-    """The preparation of images that the network declares."""
+    """Return the preparation of images that the network declares."""
     values = assumed().values()
     attributes = {name: getattr(network, _ATTRIBUTES.get(name, name), None) for name in values}
     declared = {name: value for name, value in attributes.items() if value is not None}
@@ -69,7 +71,8 @@ def _declared(network: nn.Module, spec: str) -> Preparation:
 
 
 def external(spec: str) -> External:
-    """The network that `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE` returns. Raises UserError."""
+    """Return the network of `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE`. Raises
+    UserError."""
     home, _, name = spec.removeprefix("python:").rpartition(":")
     if not home or not name:
         examples = "python:my_networks:resnet or python:my.py:resnet"
@@ -95,7 +98,7 @@ def external(spec: str) -> External:
 
 
 def _names(home: str, spec: str) -> dict[str, Any]:
-    """What a module, or a file that is run, defines."""
+    """Return the names that a module, or a file that is executed, defines."""
     if home.endswith(".py"):
         if not Path(home).is_file():
             raise UserError(f"{spec}: no such file: {home}")

@@ -1,7 +1,8 @@
-"""Reads named tensors from untrusted files in bounded time and memory, without running code in them.
+"""Reader of named tensors from untrusted files, in bounded time and memory, without running code in
+them.
 
-Files are not believed: claimed sizes are compared with the file before memory is allocated, and tensors that are used
-with the checksums that the file has of its parts.
+Files are not trusted: claimed sizes are compared with the file before memory is allocated, and used
+tensors with the checksums in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from hexa.weights import arrays
 
 State = Mapping[str, Tensor]
 
-#: Parts of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
+#: Keys of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
 _NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
 #: First bytes of torch's files, which are zip archives.
 _ZIP = b"PK"
@@ -39,16 +40,19 @@ _LONGEST = 300
 
 
 class Unreadable(UserError):
-    """A file that is truncated, changed or of another kind, or that could only be read by running code."""
+    """A file that is truncated, changed or of another kind, or that only code execution could
+    read."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Tensors of a file by name, on the CPU. Those of a checkpoint are read from the disk when they are used.
+    """Tensors of a file by name, on the CPU. Tensors of a checkpoint are read from the disk when
+    they are used.
 
-    A tensor that is nested in mappings is called by its path: `teacher.backbone.cls_token`. containers: the paths of
-    these mappings, such as `teacher.`, and "" for the file. metadata: of a safetensors file. sums: (bytes, CRC-32) of
-    the parts of a checkpoint, if it has them.
+    A tensor nested in mappings is named by its path: `teacher.backbone.cls_token`.
+    containers: paths of these mappings, such as `teacher.`, and "" for the file.
+    metadata: of a safetensors file.
+    sums: (bytes, CRC-32) of the parts of a checkpoint, if it has them.
     """
 
     where: str
@@ -58,7 +62,7 @@ class Weights:
     sums: frozenset[tuple[int, int]] | None = None
 
     def check(self, used: State) -> None:
-        """Raise Unreadable if tensors that are used do not match their checksums."""
+        """Raise Unreadable if used tensors do not match their checksums."""
         for name, value in used.items() if self.sums is not None else ():
             storage = value.untyped_storage()
             own = (
@@ -72,7 +76,8 @@ class Weights:
 
 
 def read(path: Path) -> Weights:
-    """The tensors of a .safetensors file, a checkpoint of torch or a .pkl of arrays. Raises Unreadable in one line."""
+    """Return the tensors of a .safetensors file, a torch checkpoint or a .pkl of arrays. Raises
+    Unreadable in one line."""
     if path.exists() and not path.is_file():  # reading a pipe may never end
         raise Unreadable(f"{path}: not a file")
     try:
@@ -106,7 +111,7 @@ def read(path: Path) -> Weights:
 
 
 def read_all(paths: Sequence[Path], where: str) -> Weights:
-    """The tensors of several files (shards) as those of one. Raises Unreadable."""
+    """Return the tensors of several files (shards) as one. Raises Unreadable."""
     shards = [read(path) for path in paths]
     state = {name: value for shard in shards for name, value in shard.state.items()}
     sums = [shard.sums for shard in shards if shard.sums is not None]
@@ -128,7 +133,8 @@ def _safetensors(path: Path) -> Weights:
 
 
 def _sums(path: Path) -> frozenset[tuple[int, int]] | None:
-    """Sizes and checksums of a zip archive's parts; None if it has none. Raises for others than torch's."""
+    """Return sizes and checksums of a zip archive's parts; None if it has none. Raises if the
+    archive is not torch's."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
         if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
@@ -160,19 +166,21 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Let torch read without warnings, which name lines of torch, and read the argparse.Namespace of training scripts."""
+    """Let torch read argparse.Namespace of training scripts, and hide warnings, which refer to
+    lines of torch."""
     with warnings.catch_warnings(), torch.serialization.safe_globals([argparse.Namespace]):
         warnings.simplefilter("ignore")
         yield
 
 
 def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """All tensors in nested mappings by path, and the paths of the mappings. A file may contain itself."""
+    """Return all tensors in nested mappings by path, and the paths of the mappings. A file may
+    contain itself."""
     state: dict[str, Tensor] = {}
     containers: list[str] = []
     seen: set[int] = set()
     waiting = [("", data)] if isinstance(data, Mapping) else []
-    for path, mapping in waiting:  # which grows on the way
+    for path, mapping in waiting:  # grows in the loop
         if id(mapping) in seen or len(path) > _LONGEST:
             continue
         seen.add(id(mapping))

@@ -1,4 +1,4 @@
-"""Loads a state dict into its network, and names what does not fit."""
+"""Loading a state dict into its network, and reporting tensors that do not fit."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from hexa.weights.parts import below
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-#: Parts of the names of momentum twins, which have the same keys as the encoder.
+#: Words in the names of momentum twins, which have the same keys as the encoder.
 _TWINS = {"key", "encoder_k", "momentum", "teacher", "target", "ema"}
 
 
 def find_backbone(
     state: State, network: nn.Module, where: str, branch: str = "main"
 ) -> tuple[dict[str, Tensor], str]:
-    """The tensors of `network` in the state of a method, with plain key names, and the name of the encoder: query, …
+    """Return the tensors of `network` in the state of a method, with plain names, and the name of
+    the encoder, such as query.
 
-    A prefix with all keys of the network is a candidate. Of several, the first that is not a momentum twin is chosen,
-    but of a student and its teacher the teacher (DINO). branch: the set of batch-norms
-    (`bn1.aux.weight`) that takes the place of the main one (`bn1.weight`).
+    Each prefix with all keys of the network is a candidate. Of several candidates, the first that
+    is not a momentum twin is chosen; of a student and its teacher, the teacher (DINO).
+    branch: batch-norm set (`bn1.aux.weight`) that replaces the main one (`bn1.weight`).
     """
     own = network.state_dict()
     first = next(iter(own))
@@ -57,16 +58,18 @@ def find_backbone(
 
 
 def owner(path: str) -> str:
-    """The last encoder in a path such as `contrast.query.backbone`: query."""
+    """Return the last encoder in a path such as `contrast.query.backbone`: query."""
     parts = path.rstrip(".").split(".")
     return parts[-2] if len(parts) > 1 else "encoder"
 
 
 def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") -> nn.Module:
-    """The network with a backbone's state; every key must match, or UserError lists those that do not.
+    """Return the network with a backbone's state; every key must match, otherwise UserError lists
+    those that do not.
 
-    Exceptions: further batch-norm sets (`bn1.aux.weight` beside `bn1.weight`) are dropped, and the counter
-    `num_batches_tracked`, which old files lack, stays 0. remedy: what to do about tensors that do not match.
+    Exceptions: additional batch-norm sets (`bn1.aux.weight` next to `bn1.weight`) are dropped, and
+    the counter `num_batches_tracked`, which old files lack, stays 0.
+    remedy: advice for tensors that do not match.
     """
     outline = outlined(config, where)
     own = outline.state_dict()
@@ -91,7 +94,7 @@ def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") ->
 
 
 def outlined(config: NetworkConfig, where: str) -> nn.Module:
-    """`backbones.outline` of a file's network. Raises UserError that names the file."""
+    """`backbones.outline` for a network in a file. Raises UserError that names the file."""
     try:
         return backbones.outline(config)
     except UserError as error:
@@ -99,7 +102,8 @@ def outlined(config: NetworkConfig, where: str) -> nn.Module:
 
 
 def misfit(own: State, state: State) -> str:
-    """Which keys a state lacks, has in excess, or has with another shape than a network's own; empty if it fits."""
+    """Return the keys that a state lacks, has in excess, or has with another shape than the
+    network; empty if it fits."""
     shapes = [
         f"{key} ({list(state[key].shape)}, not {list(value.shape)})"
         for key, value in own.items()
@@ -117,12 +121,12 @@ def misfit(own: State, state: State) -> str:
 
 
 def own_branch(state: State, own: State) -> dict[str, Tensor]:
-    """A state without further batch-norm sets."""
+    """Return a state without additional batch-norm sets."""
     return {key: value for key, value in state.items() if not _is_further_branch(key, own)}
 
 
 def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
-    """Whether a key is like `layer.aux.weight`, with `layer` a batch-norm."""
+    """Return whether a key has the form `layer.aux.weight`, with `layer` a batch-norm."""
     layer, *rest = key.rsplit(".", 2)
     return (
         key not in own

@@ -1,4 +1,5 @@
-"""Folders of transformers, timm and OpenCLIP: a config.json names the network, and files of weights lie beside it.
+"""Folders of transformers, timm and OpenCLIP: a config.json describes the network, next to files of
+weights.
 
 Only values are read from a config: no code that it names is run, and no address in it is opened.
 """
@@ -25,30 +26,34 @@ from hexa.weights.preparation import Preparation, assumed, of_timm, of_timms_val
 CONFIG = "config.json"
 OPEN_CLIP = "open_clip_config.json"
 PROCESSOR = "preprocessor_config.json"
-#: Files of weights in a folder, the best first; an index lists the files of shards.
+#: Files of weights in a folder by preference; an index lists the files of shards.
 _WEIGHTS = (
     *("model.safetensors", "model.safetensors.index.json"),
     *("pytorch_model.bin", "pytorch_model.bin.index.json"),
     *("open_clip_model.safetensors", "open_clip_pytorch_model.bin"),
 )
 _MOST_SHARDS = 1000
-#: Suffixes of other files of weights, of which a folder may have one.
+#: Suffixes of other files of weights; a folder may contain one such file.
 _SUFFIXES = (".safetensors", ".bin", ".pth")
-#: timm's networks of each `model_type` of transformers: W is the word of the width, P the patch in pixels. The first
-#: that exists is taken, with options for what differs.
+#: timm's networks for each `model_type` of transformers: W stands for the name of the width, P for
+#: the patch size in pixels. The first existing one is used, with options for the differences.
 _NETWORKS: dict[str, list[str]] = TABLE["transformers"]
-#: Values of `model_type` with the networks of another one.
+#: Values of `model_type` that use the networks of another value.
 _ALIKE: dict[str, str] = TABLE["alike"]
-#: timm's names of activations by those of transformers.
+#: timm's names of activations by transformers' names.
 _ACTIVATIONS: dict[str, str] = TABLE["activations"]
-#: Fields of OpenCLIP's vision_cfg that hexa knows, or that do not change features, and their usual values.
+#: Fields of OpenCLIP's vision_cfg that hexa supports or may ignore, and their usual values.
 _VISION: dict[str, Any] = TABLE["open_clip"]
 #: Pillow's numbers of interpolations.
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
 class Folder(NamedTuple):
-    """A folder of weights. config: the network, if config.json says it; preparation: of images, if known."""
+    """The content of a folder of weights.
+
+    config: the network, if config.json describes it.
+    preparation: of images, if known.
+    """
 
     weights: Weights
     config: NetworkConfig | None
@@ -56,12 +61,12 @@ class Folder(NamedTuple):
 
 
 def is_one(folder: Path) -> bool:
-    """True if a folder has a config that `read` understands, or weights with one of the usual names."""
+    """True if a folder has a config that `read` supports, or weights with a usual name."""
     return any((folder / name).is_file() for name in (CONFIG, OPEN_CLIP, *_WEIGHTS))
 
 
 def names_network(path: Path) -> bool:
-    """True if this file of weights lies beside a config that describes its network."""
+    """True if this file of weights is next to a config that describes its network."""
     if path.name not in _WEIGHTS or path.suffix == ".json":
         return False
     fields = _json(path.parent / CONFIG)
@@ -69,9 +74,10 @@ def names_network(path: Path) -> bool:
 
 
 def read(folder: Path, named: bool = False) -> Folder:
-    """The weights in a folder, and what its files say of the network and the preparation of images.
+    """Return the weights in a folder, with the network and the preparation of images that its files
+    describe.
 
-    named: the user names the network, so that config.json is not asked for it. Raises UserError.
+    named: the user names the network, so config.json is not used for it. Raises UserError.
     """
     weights = _weights(folder)
     fields = _json(folder / CONFIG)
@@ -106,7 +112,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _weights(folder: Path) -> Weights:
-    """The tensors of the folder's file of weights, or of all files that its index lists."""
+    """Return the tensors of the folder's file of weights, or of all files that its index lists."""
     name = next((name for name in _WEIGHTS if (folder / name).is_file()), None)
     if name is None:
         others = [path for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")]
@@ -132,7 +138,8 @@ def _weights(folder: Path) -> Weights:
 
 
 def _of_timm(fields: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, Preparation]:
-    """The network of a timm hub folder, as timm.create_model('local-dir:FOLDER', num_classes=0) builds it."""
+    """Return the network of a timm hub folder, as timm.create_model('local-dir:FOLDER',
+    num_classes=0) builds it."""
     name = str(fields["architecture"])
     if name not in timm.list_models():
         near = nearest(name, timm.list_models())
@@ -154,7 +161,7 @@ def _of_timm(fields: Mapping[str, Any], path: Path) -> tuple[NetworkConfig, Prep
 
 
 def _needed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that change a network of timm; those that are as by default are left out."""
+    """Return the options that differ from timm's defaults."""
     outline: Any = backbones.outline(NetworkConfig(name=name))
     own = {"global_pool": getattr(outline, "global_pool", None)}
     grid: Any = getattr(outline, "patch_embed", None)
@@ -167,7 +174,8 @@ def _needed(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | None:
-    """The network of a config.json of transformers; None for a ResNet, which is recognised by its tensors."""
+    """Return the network of a transformers config.json; None for a ResNet, which is identified by
+    its tensors."""
     kind = str(fields["model_type"])
     kind = _ALIKE.get(kind, kind)
     if kind == "resnet":
@@ -186,12 +194,12 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     hidden = fields.get("intermediate_size")
     if hidden is None:
         hidden = int(width * fields.get("mlp_ratio", 4))
-        # of DINOv2's gated layers; timm counts both halves
+        # width of DINOv2's gated layers; timm counts both halves
         hidden = 2 * ((int(hidden * 2 / 3) + 7) // 8 * 8) if gated else hidden
     activation = str(fields.get("hidden_act", "gelu"))
     if activation not in _ACTIVATIONS:
         raise UserError(f"{path}: hidden_act '{activation}' is not known")
-    # the gated layers of DINOv2 have silu whatever hidden_act says
+    # DINOv2's gated layers use silu for any hidden_act
     if kind == "dinov3_vit" and activation != ("silu" if gated else "gelu"):
         layers = "gated layers" if gated else "layers"
         raise UserError(f"{path}: timm's DINOv3 has no {layers} with hidden_act '{activation}'")
@@ -205,12 +213,12 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
 
 
 def known() -> str:
-    """The model_types of transformers that hexa reads."""
+    """Return the model_types of transformers that hexa supports, as text."""
     return ", ".join(sorted({*(key for key in _NETWORKS if " " not in key), *_ALIKE, "resnet"}))
 
 
 def _side(value: Any, path: Path) -> int:
-    """A side in pixels, also given as two equal ones."""
+    """Return a side in pixels, also if it is given as two equal sides."""
     sides = set(value) if isinstance(value, list) else {value}
     if len(sides) > 1:
         raise UserError(f"{path}: {value} is not square; hexa builds networks for square images")
@@ -218,7 +226,7 @@ def _side(value: Any, path: Path) -> int:
 
 
 def _with_options(names: list[str], wanted: Mapping[str, Any], channels: int = 3) -> NetworkConfig:
-    """The first of these networks that timm has, with options for what is wanted otherwise."""
+    """Return the first of these networks that timm has, with options for the differences."""
     word = WIDTHS.get(wanted["embed_dim"], "?")
     patch = str(wanted["patch_size"])
     named = [name.replace("W", word).replace("P", patch) for name in names]
@@ -260,12 +268,12 @@ def _with_options(names: list[str], wanted: Mapping[str, Any], channels: int = 3
 
 
 def _of_open_clip(fields: Mapping[str, Any], path: Path) -> NetworkConfig:
-    """The vision transformer of an open_clip_config.json."""
+    """Return the vision transformer of an open_clip_config.json."""
     model = fields["model_cfg"]
     given = {key: value for key, value in model["vision_cfg"].items() if value not in (None, False)}
     odd = sorted(given.keys() - _VISION.keys())
     if isinstance(given.get("layers"), list):
-        odd.append("layers of a ResNet")
+        odd.append("ResNet layers")
     if odd:
         what = some(odd)
         raise UserError(f"{path}: a tower with {what}; name timm's: {path.parent}#NETWORK")
@@ -284,7 +292,7 @@ def _of_open_clip(fields: Mapping[str, Any], path: Path) -> NetworkConfig:
 
 
 def _open_clips_processor(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of an image processor of transformers for OpenCLIP's preprocess_cfg."""
+    """Convert OpenCLIP's preprocess_cfg to the fields of a transformers image processor."""
     given = fields.get("preprocess_cfg") or {}
     of_clip = of_timm("vit_base_patch32_clip_224.openai")
     return {
@@ -299,7 +307,7 @@ def _open_clips_processor(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_processor(fields: Mapping[str, Any], path: Path) -> Preparation:
-    """How an image processor of transformers prepares images."""
+    """Return the preparation of images by a transformers image processor."""
     values: dict[str, Any] = {}
     if not fields.get("do_normalize", True):
         values |= {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
@@ -325,7 +333,7 @@ def _of_processor(fields: Mapping[str, Any], path: Path) -> Preparation:
 
 
 def _pixels(size: Any) -> int | None:
-    """A size of transformers, a number or a mapping, as the shorter side in pixels."""
+    """Return a transformers size, a number or a mapping, as the shorter side in pixels."""
     if isinstance(size, Mapping):
         sides = [
             value for key, value in size.items() if key in ("shortest_edge", "height", "width")

@@ -1,7 +1,8 @@
-"""Backbones in files of other software: finds the network in a file and gives its tensors timm's names.
+"""Backbones in files of other software: finds the network in a file and renames its tensors to
+timm's names.
 
-No tensor of a network is left at random: `foreign_state` raises an error unless the file has all of them, and unless
-everything else in the file is known not to belong to the network.
+No tensor of a network stays random: `foreign_state` raises an error unless the file has all tensors
+of the network, and unless all other tensors in the file are known not to belong to it.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from hexa.weights.parts import Part
 from hexa.weights.preparation import Preparation, assumed, of_timm
 from hexa.weights.variants import Asked, variant
 
-#: Side of images in pixels for which a ResNet has a 3×3 stem.
+#: Image size in pixels of ResNets with a 3×3 stem.
 _SMALL = 32
-#: A block that was compiled, sharded or checkpointed alone.
+#: Name of a block that was compiled, sharded or checkpointed separately.
 _WRAPPED_BLOCK = re.compile(
     r"(\.\d+\.)((_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+"
 )
-#: A block in a chunk, as DINOv2 trains them: blocks.1.7.
+#: Name of a block in a chunk, as in DINOv2's training: blocks.1.7.
 _CHUNKED_BLOCK = re.compile(r"\bblocks\.\d+\.(\d+\.)")
-#: Tensors that any filter of timm may leave out, since the network computes them.
+#: Tensors that a timm filter may drop, because the network computes them.
 _COMPUTED = re.compile(r"(.*\.)?(relative_position_index|attn_mask|attention_bias_idxs)")
 
 
@@ -49,11 +50,11 @@ class Foreign(NamedTuple):
     config: NetworkConfig
     preparation: Preparation
     state: dict[str, Tensor]
-    """With timm's names."""
+    """The tensors with timm's names."""
     prefix: str
-    """The path of the network in the file."""
+    """Path of the network in the file."""
     notes: tuple[str, ...] = ()
-    """What a user should know of the choices that were made."""
+    """Notes for the user about uncertain choices."""
 
 
 class _Match(NamedTuple):
@@ -65,7 +66,7 @@ class _Match(NamedTuple):
     state: dict[str, Tensor]
     notes: list[str]
     problem: str
-    """Which tensors do not fit; empty if all do."""
+    """Tensors that do not fit, as text; empty if all fit."""
 
 
 def foreign_state(
@@ -74,12 +75,13 @@ def foreign_state(
     described: NetworkConfig | None = None,
     preparation: Preparation | None = None,
 ) -> Foreign:
-    """The backbone in a file of other software.
+    """Return the backbone in a file of other software.
 
-    name: what the user wrote after FILE#, if key names are not enough. described, preparation: by a config.json.
-    Otherwise images are prepared as the file's own normalisation or the published code of its software says, by timm's
-    configuration for named networks and EfficientNets, or by default values. Raises UserError if the file does not
-    have all tensors of the network, or has others.
+    name: the user's text after FILE#, if the names of tensors are ambiguous.
+    described, preparation: from a config.json.
+    Otherwise, the preparation of images comes from the file's own normalisation, from the published
+    code of its software, from timm's configuration (for networks given by name, and EfficientNets),
+    or from default values. Raises UserError if the file lacks tensors of the network or has others.
     """
     asked = Asked.of(weights.where, name)
     weights = replace(weights, state=_plain(weights.state))
@@ -108,18 +110,19 @@ def foreign_state(
 
 
 def _plain(state: State) -> dict[str, Tensor]:
-    """A state without the wrappers of single blocks, and without tensors that have no values.
+    """Return a state without the wrappers of single blocks and without tensors that have no values.
 
     transformers writes 0 registers as such a tensor.
     """
     filled = {key: value for key, value in state.items() if value.numel()}
     plain = {_WRAPPED_BLOCK.sub(r"\1", key): value for key, value in filled.items()}
-    # a file that has a block twice is refused later
+    # a file with a duplicate block is refused later
     return plain if len(plain) == len(filled) else filled
 
 
 def _nearest(weights: Weights) -> str | None:
-    """The ResNet or EfficientNet-Lite whose convolutions a file has most of; None if it has another network."""
+    """Return the ResNet or EfficientNet-Lite that shares most convolutions with a file; None if it
+    has another network."""
     for known in NETWORKS.values():
         found = parts.find(weights, _own(known[0]))
         if found:
@@ -129,12 +132,12 @@ def _nearest(weights: Weights) -> str | None:
 
 
 def _own(name: str) -> dict[str, Tensor]:
-    """The state of a network without values."""
+    """Return the state of a network on the meta device, without values."""
     return backbones.outline(NetworkConfig(name=name)).state_dict()
 
 
 def _difference(part: Part, own: State) -> int:
-    """The number of convolutions that only one of the two has, by name and channels."""
+    """Return the number of convolutions that only one of the two has, by name and channels."""
     theirs = layouts.renamed(LAYOUTS[part.layout], part.state, own)
     return len(_convolutions(own) ^ _convolutions(theirs))
 
@@ -144,7 +147,8 @@ def _convolutions(state: State) -> set[tuple[Any, ...]]:
 
 
 def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> _Match:
-    """The part of a file that is most like a network. Raises UserError if there are several, or unknown tensors."""
+    """Return the part of a file that is most similar to a network. Raises UserError if several are,
+    or for unknown tensors."""
     where = f"{asked.where}#{config.name}"
     own = backbones.outline(config).state_dict()
     if not any(_CHUNKED_BLOCK.match(key) for key in own):
@@ -160,8 +164,8 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> _Match:
     unknown = [] if asked.part else parts.unknown_beside(weights, part, found)
     if unknown:
         named = f"{where}:{part.prefix.rstrip('.')}"
-        remedy = f"if its features do not need them, name the network's part: {named}"
-        problem = f"unknown tensors beside the network: {some(unknown)}"
+        remedy = f"if the features do not need these, give the network's part: {named}"
+        problem = f"unknown tensors next to the network: {some(unknown)}"
         raise UserError(f"{asked.where}: {problem}; {remedy}")
     config = variant(config, part, weights, asked, notes)
     outline = backbones.outline(config)
@@ -171,9 +175,10 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> _Match:
 
 
 def converted(part: Part, outline: nn.Module, name: str) -> dict[str, Tensor]:
-    """The tensors of a part with timm's names and in timm's shapes, without what does not belong to the network.
+    """Return the tensors of a part with timm's names and shapes, without those that do not belong
+    to the network.
 
-    name: of the network, whose own converter in timm is used where it has one.
+    name: of the network; its own converter in timm is used if it has one.
     """
     own = outline.state_dict()
     layout = LAYOUTS[part.layout]
@@ -185,11 +190,11 @@ def converted(part: Part, outline: nn.Module, name: str) -> dict[str, Tensor]:
     if layout.renames and getattr(outline, "no_embed_class", False) and "reg_token" in state:
         state["register_tokens"] = state.pop("reg_token")
     if any("register_tokens" in key or ".mlp.w12." in key for key in state):
-        state.setdefault("mask_token", torch.zeros(1))  # by which timm recognises DINOv2
+        state.setdefault("mask_token", torch.zeros(1))  # timm detects DINOv2 by this key
     before = state.get("patch_embed.proj.weight")
     state = _by_timm(state, outline, name)
     if before is not None and before.ndim == 4 and "patch_embed.proj.weight" in state:
-        state["patch_embed.proj.weight"] = before  # timm would resample it to another patch size
+        state["patch_embed.proj.weight"] = before  # timm would resample to another patch size
     return {
         key: value
         for key, value in state.items()
@@ -198,7 +203,8 @@ def converted(part: Part, outline: nn.Module, name: str) -> dict[str, Tensor]:
 
 
 def _by_timm(state: dict[str, Tensor], outline: nn.Module, name: str) -> dict[str, Tensor]:
-    """A state as timm's own converter of this network returns it; unchanged if there is none, or if it fails."""
+    """Return a state converted by timm's own converter of this network; unchanged if it has none or
+    if it fails."""
     module = sys.modules[timm.models.model_entrypoint(name).__module__]
     convert: Any = getattr(module, "checkpoint_filter_fn", None)
     if convert is None:
@@ -206,14 +212,14 @@ def _by_timm(state: dict[str, Tensor], outline: nn.Module, name: str) -> dict[st
     with _silence():
         try:
             found: dict[str, Tensor] = convert(dict(state), outline)
-        except Exception:  # a layout that it does not know; what is missing is reported later
+        except Exception:  # a layout unknown to timm; missing tensors are reported later
             return state
     return found
 
 
 @contextlib.contextmanager
 def _silence() -> Iterator[None]:
-    """Keep what timm's converters print and log from the user's terminal."""
+    """Suppress the output and logs of timm's converters."""
     logger = logging.getLogger("timm")
     before = logger.disabled
     logger.disabled = True
@@ -225,18 +231,18 @@ def _silence() -> Iterator[None]:
 
 
 def _preparation(weights: Weights, asked: Asked, config: NetworkConfig) -> Preparation:
-    """How images are prepared, by the software that wrote the file."""
+    """Return the preparation of images by the software that wrote the file."""
     found = layouts.published_for(weights.state)
     if found is None and (asked.name or config.name in NETWORKS["EfficientNet"]):
         found = of_timm(asked.name or config.name)
     found = found or assumed()
-    if config.small_stem:  # no published weights are for such small images
+    if config.small_stem:  # there are no published values for such small images
         found = replace(assumed(_SMALL), std=found.std)
     return found
 
 
 def _of_size(preparation: Preparation, outline: Any) -> Preparation:
-    """A preparation for a network of a fixed image size."""
+    """Return a preparation for a network with a fixed image size."""
     grid = getattr(outline, "patch_embed", None)
     size = getattr(grid, "img_size", None)
     if size is None or getattr(outline, "pos_embed", None) is None or size[0] == preparation.size:
@@ -246,7 +252,7 @@ def _of_size(preparation: Preparation, outline: Any) -> Preparation:
 
 
 def _remedy(weights: Weights, asked: Asked) -> str:
-    """What a user can do about a file that does not fit: a network that fits, if one is found."""
+    """Return advice for a file that does not fit: a network that fits, if one is found."""
     for candidate in _candidates(weights):
         if candidate != asked.plain and _fits(weights, asked, candidate):
             return f"it fits {candidate}: give {asked.where}#{candidate}"
@@ -259,7 +265,7 @@ def _remedy(weights: Weights, asked: Asked) -> str:
 
 
 def _fits(weights: Weights, asked: Asked, name: str) -> bool:
-    """True if a file loads as this network."""
+    """Return whether a file loads as this network."""
     named = asked._replace(name=name)
     with contextlib.suppress(UserError):
         return not _match(weights, named, NetworkConfig(name=name)).problem
@@ -267,7 +273,7 @@ def _fits(weights: Weights, asked: Asked, name: str) -> bool:
 
 
 def _candidates(weights: Weights) -> list[str]:
-    """Networks of timm that a file may have been saved from."""
+    """Return timm networks from which a file may have been saved."""
     nearest = _nearest(weights)
     found = [] if nearest is None else [nearest]
     for value in weights.state.values():

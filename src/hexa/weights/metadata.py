@@ -1,4 +1,5 @@
-"""Metadata of hexa's safetensors files: how to rebuild the network, and how to prepare images for it."""
+"""Metadata of hexa's safetensors files: the description of the network and of the preparation of
+images."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ from hexa.weights.preparation import CROP, NAMES, Preparation
 if TYPE_CHECKING:
     from hexa.weights.pretrained import Backbone
 
-#: The only key of a file's metadata.
+#: Only key of a file's metadata.
 KEY = "hexa"
-#: Longest text that is copied from a file into results.
+#: Longest text to copy from a file into results, in characters.
 _LONGEST = 300
 
 
 def content_hash(state: Mapping[str, Tensor]) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of names and values of a network's state."""
+    """Return the first 16 hexadecimal digits of the SHA-256 of names and values of a network's
+    state."""
     digest = hashlib.sha256()
     for name, value in sorted(state.items()):
         digest.update(name.encode())
@@ -41,9 +43,11 @@ def content_hash(state: Mapping[str, Tensor]) -> str:
 
 
 def metadata_of(backbone: Backbone) -> dict[str, str]:
-    """The metadata of a backbone's file, JSON under one key. content: a hash of its tensors, to detect damage.
+    """Return the metadata of a backbone's file, JSON under one key. content: a hash of its tensors,
+    to detect damage.
 
-    safetensors writes several keys in random order; equal backbones give equal files.
+    One key, because safetensors writes several keys in random order, and equal backbones must give
+    equal files.
     """
     fields = {
         "format": "hexa backbone 2",
@@ -57,11 +61,12 @@ def metadata_of(backbone: Backbone) -> dict[str, str]:
 
 
 Description = tuple[NetworkConfig, Preparation, dict[str, Any]]
-"""A network, how images are prepared for it, and further facts (recipe, encoder, step …)."""
+"""A network, the preparation of its images, and other facts (recipe, encoder, step …)."""
 
 
 def of_metadata(weights: Weights) -> Description:
-    """What the metadata of hexa's own file describe. Raises UserError, Unreadable if the tensors are others."""
+    """Return the description in the metadata of hexa's own file. Raises UserError, or Unreadable if
+    the tensors differ."""
     with described(weights.where, "its metadata does not say how to build the network"):
         fields = parsing.from_json(weights.metadata[KEY])
         network = NetworkConfig.model_validate(fields["network"])
@@ -76,7 +81,7 @@ def of_metadata(weights: Weights) -> Description:
 
 
 def of_config(path: Path) -> Description:
-    """What the config.yaml of a run describes. Raises UserError."""
+    """Return the description in the config.yaml of a run. Raises UserError."""
     with described(str(path), "not the config.yaml of a run"):
         fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
         network = NetworkConfig.model_validate(fields["network"])
@@ -92,7 +97,7 @@ def of_config(path: Path) -> Description:
 def described(where: str, what: str) -> Iterator[None]:
     """Report fields that do not describe a network as `where: what (reason)`.
 
-    An error that names `where` itself is kept, since it says more.
+    An error that already names `where` is kept, because it is more specific.
     """
     try:
         yield
@@ -105,7 +110,7 @@ def described(where: str, what: str) -> Iterator[None]:
 
 
 def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The short texts and finite numbers of a JSON object, which results and tables can show."""
+    """Return the short texts and finite numbers of a JSON object, for results and tables."""
 
     def is_shown(value: object) -> bool:
         if isinstance(value, str):

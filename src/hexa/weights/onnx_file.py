@@ -1,4 +1,4 @@
-"""Writes a backbone as an ONNX graph, and computes its features with onnxruntime."""
+"""ONNX: writes a backbone as a graph, and computes its features with onnxruntime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hexa.runtime.packages import import_extra
 from hexa.weights.metadata import metadata_of
 from hexa.weights.pretrained import Backbone
 
-#: Bytes of tensors that fit into one file, which protobuf limits to 2 GiB.
+#: Largest size of the tensors in bytes; protobuf limits a file to 2 GiB.
 _LARGEST = 2**31 - 2**24
 INPUT = "images"
 OUTPUT = "features"
@@ -29,11 +29,12 @@ def check_packages() -> None:
 
 
 def write(backbone: Backbone, path: Path) -> int:
-    """Write the graph of `backbone` in eval mode to a file; returns its number of tensors.
+    """Write the graph of `backbone` in eval mode to a file; return its number of tensors.
 
-    Input `images`: float32 [batch, C, S, S], RGB or other channels, pixels in [0, 1], S = image_size, any batch;
-    normalisation is part of the graph. Output `features`: float32 [batch, num_features]. Both are described in the
-    metadata, beside those of `metadata.metadata_of`. Raises UserError if torch cannot export this network.
+    Input `images`: float32 [batch, C, S, S], RGB or other channels, pixels in [0, 1], S =
+    image_size, any batch; normalisation is part of the graph. Output `features`: float32 [batch,
+    num_features]. The metadata describe both, in addition to `metadata.metadata_of`. Raises
+    UserError if torch cannot export this network.
     """
     size = backbone.image_size
     channels = len(backbone.mean)
@@ -66,7 +67,8 @@ def write(backbone: Backbone, path: Path) -> int:
 
 
 def described(backbone: Backbone) -> str:
-    """The input of the graph: name, shape, type and range, such as `images [N, 3, 224, 224], float32 in [0, 1], RGB`."""
+    """Return the input of the graph: name, shape, type and range, such as `images [N, 3, 224, 224],
+    float32 in [0, 1], RGB`."""
     size = backbone.image_size
     channels = len(backbone.mean)
     colours = ", RGB" if channels == 3 else ""
@@ -75,7 +77,8 @@ def described(backbone: Backbone) -> str:
 
 @contextmanager
 def _plain_attention(network: nn.Module) -> Iterator[None]:
-    """Without timm's fused attention, which torch cannot export where positions are biases of it."""
+    """Disable timm's fused attention, which torch cannot export if positions are attention
+    biases."""
     fused = [module for module in network.modules() if getattr(module, "fused_attn", False)]
     try:
         for module in fused:
@@ -87,7 +90,8 @@ def _plain_attention(network: nn.Module) -> Iterator[None]:
 
 
 def features(path: Path, images: Tensor) -> Tensor:
-    """The features that onnxruntime computes on the CPU: pixels in [0, 1], [B, C, S, S] -> [B, D]."""
+    """Return the features that onnxruntime computes on the CPU: pixels in [0, 1], [B, C, S, S] ->
+    [B, D]."""
     runtime: Any = import_extra("onnxruntime", "onnx", "an ONNX file")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

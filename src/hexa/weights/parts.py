@@ -1,4 +1,5 @@
-"""Finds the networks in a file, such as a student and its teacher, and chooses one of them."""
+"""Search for the networks in a file, such as a student and its teacher, and the choice of one of
+them."""
 
 from __future__ import annotations
 
@@ -15,31 +16,32 @@ from hexa.nn.normalize import Channels
 from hexa.weights.files import State, Weights
 from hexa.weights.layouts import HEADS, LAYOUTS, names, pieces
 
-#: Words in the path of a moving average of the weights, of a teacher, and of momentum copies.
+#: Words in the paths of moving averages of weights, of teachers, students and momentum copies.
 _AVERAGE = re.compile(r"(\w*_)?(ema|averaged?|swa)(_\w*)?")
 _TEACHER = re.compile(r"(\w*_)?teacher(_\w*)?")
 _STUDENT = re.compile(r"(\w*_)?student(_\w*)?")
 _TWIN = re.compile(r"(\w*_)?(momentum|k|key|target|teacher|attacker)(_\w*)?")
-#: Modules beside a network that its features do not need.
+#: Modules next to a network that its features do not need.
 _BESIDE = re.compile(
     rf"{HEADS}|\w*(loss|criterion|metric)\w*|center|temperature|logit_(scale|bias)|(pixel_)?(mean|std)|mu|sigma|"
     rf"normali[sz]e\w*|(\w*_)?(text|language)(_\w*)?|{_AVERAGE.pattern}|{_STUDENT.pattern}|{_TWIN.pattern}"
 )
-#: The text tower of a CLIP model, beside `visual`.
+#: Modules of the text tower of a CLIP model, next to `visual`.
 _TEXT = re.compile(
     r"transformer|token_embedding|positional_embedding|ln_final|attn_mask|text_projection|cls_emb"
 )
 _HEADS = re.compile(HEADS)
-#: A file has a network if it has this share of its tensors; which ones it lacks is then reported.
+#: A file contains a network if it has this share of its tensors; missing ones are then reported.
 _LEAST = 0.3
-#: Mean and standard deviation that a network with its own normalisation stores.
+#: Names of the stored mean and standard deviation of a network with its own normalisation.
 _NORMALISER = re.compile(
     r"(?:.*\.)?(?:(?:normali[sz]e\w*\.)(?:new_)?(?P<name>mean|std)|(?P<greek>mu|sigma))"
 )
 
 
 class Part(NamedTuple):
-    """A network in a file: its layout, the path before the names of its tensors, and these tensors by name."""
+    """A network in a file: its layout, the path prefix of its tensors, and these tensors by
+    name."""
 
     layout: str
     prefix: str
@@ -47,37 +49,39 @@ class Part(NamedTuple):
 
     @property
     def words(self) -> list[str]:
-        """The words of the path."""
+        """Return the words of the path."""
         return self.prefix.split(".")[:-1]
 
     def beside(self, name: str) -> bool:
-        """True if a tensor next to this network, or a root of it, is known not to belong to it."""
+        """Return whether a tensor next to this network, or at the root of the file, is known not to
+        belong to the network."""
         first = name.partition(".")[0]
-        # a tower of CLIP has its text tower beside it
+        # the vision tower of CLIP is next to its text tower
         text = any(word.startswith("visual") for word in self.words) and _TEXT.fullmatch(first)
         return bool(text or _BESIDE.fullmatch(first))
 
     def tensor(self, plain: str) -> Tensor | None:
-        """The tensor with this name in timm or torchvision."""
+        """Return the tensor with this name in timm or torchvision."""
         return self.state.get(names(LAYOUTS[self.layout], [plain])[plain])
 
     def has(self, pattern: re.Pattern[str]) -> bool:
-        """True if a word of the path matches."""
+        """Return whether a word of the path matches."""
         return any(pattern.fullmatch(word) for word in self.words)
 
 
 def find(weights: Weights, own: State) -> list[Part]:
-    """The parts of a file that look like a network with the state `own`, in one layout.
+    """Return the parts of a file that resemble a network with the state `own`, in one layout.
 
-    A part has at least half as many of the network's tensors as the best one. It has no tensors of other parts and of
-    modules that are known not to belong to a network, except for `mask_token`, by which timm recognises layouts.
+    A part has at least half as many of the network's tensors as the best one. It has no tensors of
+    other parts, or of modules known not to belong to a network, except `mask_token`, by which timm
+    identifies layouts.
     """
     counts: Counter[tuple[str, str]] = Counter()
     known: dict[str, set[str]] = {}
     for name, layout in LAYOUTS.items():
         theirs = names(layout, own)
         if layout.renames and all(plain == their for plain, their in theirs.items()):
-            continue  # of another kind of networks
+            continue  # another kind of network
         known[name] = {
             piece
             for plain, their in theirs.items()
@@ -107,25 +111,26 @@ def find(weights: Weights, own: State) -> list[Part]:
 
 
 def _prefixes(key: str, known: Collection[str]) -> Iterator[str]:
-    """Each path before the rest of a key that is a known name."""
+    """Yield each path that is followed by a known name in a key."""
     for dot in re.finditer(r"^|\.", key):
         if key[dot.end() :] in known:
             yield key[: dot.end()]
 
 
 def below(state: State, prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names begin with a prefix, with the prefix removed."""
     return {key.removeprefix(prefix): v for key, v in state.items() if key.startswith(prefix)}
 
 
 def choose(
     parts: Sequence[Part], wanted: str | None, where: str, network: str
 ) -> tuple[Part, list[str]]:
-    """One of the networks in a file, and notes for its user.
+    """Return one of the networks in a file, and notes for the user.
 
-    wanted: what the user wrote after FILE#NETWORK: a path or a word of it, or `raw` for weights that are not averaged.
-    Otherwise an average is preferred to the raw weights, a teacher to its student, and a network that learns by
-    gradients to its momentum copy. Raises UserError if that leaves several different ones.
+    wanted: the last part of FILE#NETWORK:PART, a path or a word of it, or `raw` for weights that
+    are not averaged; None if the user gave none. By default, averaged weights are preferred to raw
+    weights, a teacher to its student, and a network trained by gradients to its momentum copy.
+    Raises UserError if several different networks remain.
     """
     left = list(parts)
     if wanted == "raw":
@@ -145,15 +150,15 @@ def choose(
             left = better
             word = "raw" if other is None else others[0].prefix.rstrip(".")
             notes.append(
-                f"weights are those of {_shown(better[0])}, not of {_shown(others[0])}; "
-                f"{where}#{network}:{word} takes the others"
+                f"uses the weights of {_shown(better[0])}, not of {_shown(others[0])}; "
+                f"for the others give {where}#{network}:{word}"
             )
     left = [part for part in left if not part.has(_TWIN)] or left
     first = left[0]
     different = [part for part in left[1:] if not _equal(part.state, first.state)]
     if different:
         raise UserError(
-            f"{where}: has several such networks: {some(_shown(part) for part in left)}; name one: "
+            f"{where}: has several such networks: {some(_shown(part) for part in left)}; choose one: "
             f"{where}#{network}:{first.prefix.rstrip('.')}"
         )
     return first, notes
@@ -170,7 +175,8 @@ def _equal(one: State, other: State) -> bool:
 
 
 def unknown_beside(weights: Weights, part: Part, parts: Sequence[Part]) -> list[str]:
-    """Tensors next to a network, in the same mapping of the file, that are neither known nor another network."""
+    """Return the tensors next to a network, in the same mapping of the file, that are neither known
+    nor another network."""
     container = max((c for c in weights.containers if part.prefix.startswith(c)), key=len)
     others = (*weights.containers, *(one.prefix for one in parts))
     inner = tuple(path for path in others if len(path) > len(container))
@@ -186,7 +192,8 @@ def unknown_beside(weights: Weights, part: Part, parts: Sequence[Part]) -> list[
 
 
 def normaliser(weights: Weights) -> tuple[Channels, Channels] | None:
-    """The mean and standard deviation of pixels in [0, 1] in a file of a network with its own normalisation."""
+    """Return the mean and standard deviation for pixels in [0, 1] that a network with its own
+    normalisation stores."""
     found: dict[str, Channels] = {}
     for key, value in weights.state.items():
         match = _NORMALISER.fullmatch(key)
@@ -199,7 +206,7 @@ def normaliser(weights: Weights) -> tuple[Channels, Channels] | None:
 
 
 def without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A state without the words that all its names begin with, such as module._orig_mod."""
+    """Return a state without the common prefix of all its names, such as module._orig_mod."""
     state = dict(state)
     while state:
         first = {key.partition(".")[0] for key in state}

@@ -1,4 +1,4 @@
-"""How images are prepared for a backbone, and where that is known from (F1, F21, D22)."""
+"""Preparation of images for a backbone, and the origin of its values (F1, F21, D22)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import timm.data
 from hexa.config import UserError
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 
-#: The share of the shorter side that the centre crop takes, as published: 224 of 256.
+#: Side of the centre crop as a share of the shorter side, as published: 224 / 256.
 CROP = 224 / 256
 INTERPOLATIONS = ("bilinear", "bicubic")
-#: Largest image size in pixels, above that of all timm networks.
+#: Largest image size in pixels; no timm network needs more.
 LARGEST = 4096
-#: Origins of a value. Users are told about them unless it is hexa's own file.
+#: Origins of a value; results report them unless the file is hexa's own.
 OWN = "its own file or run"
 ASSUMED = "assumed"
 GIVEN = "given"
@@ -27,7 +27,7 @@ DECLARED = "declared by the network"
 
 
 class Given(TypedDict, total=False):
-    """The values of a backbone's preparation that a user may set; None keeps the backbone's own."""
+    """Values of a backbone's preparation that a user may set; None keeps the backbone's own."""
 
     mean: object
     std: object
@@ -38,11 +38,14 @@ class Given(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Preparation:
-    """How pixels become the input of a network.
+    """Conversion of an image to the input of a network.
 
-    mean, std: of each channel, for pixels in [0, 1]. size: side of the input in pixels. crop: the share of the shorter
-    side that the centre crop takes. interpolation: bilinear or bicubic, antialiased. origins: where each value comes
-    from, by name. Raises UserError for impossible values.
+    mean, std: of each channel, for pixels in [0, 1].
+    size: side of the input in pixels.
+    crop: side of the centre crop as a share of the shorter side.
+    interpolation: bilinear or bicubic, antialiased.
+    origins: source of each value, by name.
+    Raises UserError for impossible values.
     """
 
     mean: Channels
@@ -67,7 +70,7 @@ class Preparation:
         object.__setattr__(self, "origins", {name: self.origins.get(name, OWN) for name in NAMES})
 
     def values(self) -> dict[str, Any]:
-        """Each value by its name, for JSON."""
+        """Return each value by name, for JSON."""
         values = {name: getattr(self, name) for name in NAMES}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -75,7 +78,8 @@ class Preparation:
         }
 
     def said(self) -> str | None:
-        """A sentence on the values and their origins, for readers of results; None if all are from a hexa file."""
+        """Return a sentence about the values and their origins, for results; None if all are from a
+        hexa file."""
         if set(self.origins.values()) == {OWN}:
             return None
         parts = []
@@ -92,7 +96,8 @@ class Preparation:
         return f"images are prepared with {'; '.join(parts)}"
 
     def changed(self, given: Given) -> tuple[Preparation, dict[str, list[Any]]]:
-        """The preparation with a user's values, and {name: [before, after]} of those that changed."""
+        """Return the preparation with a user's values, and {name: [before, after]} of the values
+        that changed."""
         wanted = {
             name: _read(name, value, len(self.mean))
             for name, value in given.items()
@@ -107,18 +112,18 @@ NAMES = tuple(one.name for one in fields(Preparation) if one.name != "origins")
 
 
 def assumed(size: int = 224) -> Preparation:
-    """The values of most networks trained on ImageNet, for files without any."""
+    """Return the values of most ImageNet networks, for files without any."""
     return Preparation(IMAGENET_MEAN, IMAGENET_STD, size, origins=dict.fromkeys(NAMES, ASSUMED))
 
 
 def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
-    """The values in the published code of `whose` (F1, F21)."""
+    """Return the values in the published code of `whose` (F1, F21)."""
     origins = dict.fromkeys(NAMES, f"published with {whose}")
     return Preparation(IMAGENET_MEAN, std, 224, origins=origins)
 
 
 def of_timm(name: str) -> Preparation:
-    """timm's configuration of a network NAME, or of its weights NAME.TAG."""
+    """Return timm's configuration of a network NAME, or of its weights NAME.TAG."""
     config = timm.models.get_pretrained_cfg(name)
     if config is None or not config.input_size:
         return assumed()
@@ -127,7 +132,7 @@ def of_timm(name: str) -> Preparation:
 
 
 def of_timms_values(config: Mapping[str, Any], origin: str) -> Preparation:
-    """The preparation in a pretrained_cfg of timm."""
+    """Return the preparation in a pretrained_cfg of timm."""
     own = timm.data.resolve_data_config(pretrained_cfg=dict(config))
     return Preparation(
         own["mean"],
@@ -140,7 +145,8 @@ def of_timms_values(config: Mapping[str, Any], origin: str) -> Preparation:
 
 
 def _read(name: str, value: Any, channels: int) -> Any:
-    """A value as a user gives it: for mean and std also one number for all channels, or text such as 0.5,0.5,0.5."""
+    """Parse a user's value; mean and std may also be one number for all channels, or text such as
+    0.5,0.5,0.5."""
     if name == "interpolation":
         return value
     check = {"mean": mean_of, "std": std_of}.get(name)
@@ -160,7 +166,7 @@ def _is_number(value: object) -> bool:
 
 
 def shown(value: object) -> str:
-    """A value as a user would type it."""
+    """Return a value as a user would type it."""
     if isinstance(value, list):
         return f"{value[0]:g}" if len(set(value)) == 1 else ",".join(f"{part:g}" for part in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,4 +1,5 @@
-"""Trained backbones: loaded from any supported source as a network of pixels -> features, and saved to a file."""
+"""Trained backbones: loaded from any supported source as networks of pixels -> features, and saved
+to files."""
 
 from __future__ import annotations
 
@@ -39,20 +40,23 @@ from hexa.weights.variants import check_periods
 
 WEIGHTS = "backbone.safetensors"
 
-#: Pixels in [0, 1] are above this, even if a resampling filter overshoots.
+#: Lower bound of pixels in [0, 1], even if a resampling filter overshoots.
 _DARKEST = -1.0
-#: Pixels in [0, 1] are below this, even if a resampling filter overshoots.
+#: Upper bound of pixels in [0, 1], even if a resampling filter overshoots.
 _BRIGHTEST = 2.0
 
 
 class Backbone(nn.Module):
     """A trained network with everything needed to use it.
 
-    forward: images in [0, 1], [B, C, S, S] -> features [B, num_features], normalising inside. `network` is the plain
-    torchvision or timm network with the main batch-norms, for normalised images. preparation: of the images, of which
-    mean and std of each channel (for pixels in [0, 1]) and image_size, the side in pixels, are attributes too.
-    info: recipe, encoder, branch, step … deviations: {name: [before, after]} of values of the preparation set by a
-    user. The state_dict is that of `network` with plain key names.
+    forward: images in [0, 1], [B, C, S, S] -> features [B, num_features]; normalises internally.
+    `network`: the plain torchvision or timm network with the main batch-norms, for normalised
+    images.
+    preparation: of the images; mean and std of each channel (for pixels in [0, 1]) and image_size
+    (side in pixels) are attributes too.
+    info: recipe, encoder, branch, step …
+    deviations: {name: [before, after]} of preparation values that the user set.
+    The state_dict is that of `network` with plain key names.
     """
 
     def __init__(
@@ -88,9 +92,10 @@ class Backbone(nn.Module):
         return cast(Tensor, self.network(normalized))
 
     def _check_range(self, images: Tensor) -> None:
-        """Raise UserError for pixels far outside of [0, 1]. Looks at one image, on devices other than the CPU once.
+        """Raise UserError for pixels far outside of [0, 1]. Checks one image; on devices other than
+        the CPU only once.
 
-        Elsewhere than on the CPU it waits for the device. Nothing is looked at while the network is compiled or exported.
+        On these devices the check synchronises. Compiling and exporting skip it.
         """
         tracing = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
         known = self._seen and images.device.type != "cpu"
@@ -104,10 +109,11 @@ class Backbone(nn.Module):
             raise UserError(f"{given}; {remedy}")
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
-        """The same network with another preparation of images; `deviations` has {name: [before, after]}.
+        """Return the same network with another preparation of images; `deviations` has {name:
+        [before, after]}.
 
-        A vision transformer made for one size is copied, with its positions resampled. Raises UserError for impossible
-        values, and for a size that the network cannot take.
+        A vision transformer for a fixed size is copied and its position embeddings are resampled.
+        Raises UserError for impossible values, and for sizes that the network does not support.
         """
         preparation, deviations = self.preparation.changed(given)
         network = self.network
@@ -121,12 +127,14 @@ class Backbone(nn.Module):
         return other.to(self.normalize.scale.device).train(self.training)
 
     def said(self) -> str | None:
-        """Sentences on how its weights were chosen and how images are prepared, for readers of results."""
+        """Return sentences about the choice of weights and the preparation of images, for
+        results."""
         parts = [self.info.get("note"), self.preparation.said()]
         return "; ".join(filter(None, parts)) or None
 
     def content_hash(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of names and values of the network's state."""
+        """Return the first 16 hexadecimal digits of the SHA-256 of names and values of the
+        network's state."""
         return content_hash(self.network.state_dict())
 
 
@@ -141,18 +149,19 @@ def _inner_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
 
 
 def save_backbone(backbone: Backbone, path: Path | str) -> Path:
-    """Write a safetensors file with plain key names atomically; its metadata describes how to rebuild the network."""
-    # safetensors' save_file would create files that only their owner can read
+    """Write a safetensors file with plain key names atomically; its metadata describe how to
+    rebuild the network."""
+    # not safetensors' save_file, which creates files that only their owner can read
     return write_whole(Path(path), lambda file: file.write(serialized(backbone)))
 
 
 def serialized(backbone: Backbone) -> bytes:
-    """The content of a backbone's safetensors file."""
+    """Return the content of a backbone's safetensors file."""
     return safetensors.torch.save(tensors_of(backbone), metadata_of(backbone))
 
 
 def tensors_of(backbone: Backbone) -> dict[str, Tensor]:
-    """The state of a backbone's network on the CPU, as files store it."""
+    """Return the state of a backbone's network on the CPU, as files store it."""
     state = backbone.network.state_dict()
     return {name: value.detach().cpu().contiguous() for name, value in state.items()}
 
@@ -160,17 +169,25 @@ def tensors_of(backbone: Backbone) -> dict[str, Tensor]:
 def load_backbone(
     spec: str | Path | Backbone, seed: int = 0, branch: str = "main", **given: Unpack[Given]
 ) -> Backbone:
-    """The backbone `spec`, in eval mode.
+    """Return the backbone `spec`, in eval mode. Raises UserError.
 
-    A run folder (its backbone.safetensors, or its newest intact checkpoint while it trains) · a .safetensors file · a
-    checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`; FILE#NETWORK names the timm network if key names
-    are not enough, FILE#NETWORK:PART one of several networks in the file · a folder of transformers, timm or OpenCLIP
-    with a config.json · timm:NAME · random:NAME, the network of a run folder, of timm, or small-resnet-W-W-W, with weights
-    drawn from `seed` · pixels:SIZE · python:MODULE:CALLABLE, a function that returns a network (`external.External`).
-    Only tensors are read from files, never code; `python:` runs the code that it names. Raises UserError.
+    - a run folder: its backbone.safetensors, or its newest intact checkpoint during training
+    - a .safetensors file, or a checkpoint (.pth, .pth.tar, .pt, .pkl) in any of `layouts.LAYOUTS`;
+      FILE#NETWORK gives the timm network if the names of tensors are ambiguous, FILE#NETWORK:PART
+      one of several networks in the file
+    - a folder of transformers, timm or OpenCLIP with a config.json
+    - timm:NAME
+    - random:NAME: the network of a run folder, of timm, or small-resnet-W-W-W, with weights drawn
+      from `seed`
+    - pixels:SIZE
+    - python:MODULE:CALLABLE: a function that returns a network (`external.External`)
 
-    branch: which of its batch-norms; those other than main (aux, of an adversarial run) are only in checkpoints.
-    given: mean, std, size, crop or interpolation of the images instead of the backbone's own (`Preparation`).
+    Only tensors are read from files, never code; `python:` runs the code that it names.
+
+    branch: batch-norm set to load; sets other than main (aux, of an adversarial run) are only in
+    checkpoints.
+    given: mean, std, size, crop or interpolation of the images instead of the backbone's own
+    (`Preparation`).
     """
     if not isinstance(spec, str | Path | Backbone):
         given_as = type(spec).__name__
@@ -208,11 +225,11 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
 
 
 def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
-    """The backbone of a run, or in a folder of transformers, timm or OpenCLIP."""
+    """Return the backbone of a run, or of a folder of transformers, timm or OpenCLIP."""
     run = any((folder / one).exists() for one in (WEIGHTS, "config.yaml"))
     if run or not folders.is_one(folder):
         if name is not None:
-            raise UserError(f"{folder}#{name}: a run describes its network; leave out #{name}")
+            raise UserError(f"{folder}#{name}: a run describes its network; remove #{name}")
         return _of_run(folder, branch)
     if branch != "main":
         raise _no_branch(str(folder), branch)
@@ -229,7 +246,7 @@ def _of_run(folder: Path, branch: str) -> Backbone:
             "transformers or timm, or a file of weights"
         )
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
-        with suppress(Unreadable):  # truncated or damaged: the one before is kept for this case
+        with suppress(Unreadable):  # if it is truncated or damaged, use the previous one
             return _of_file(path, branch)
     raise UserError(
         f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`"
@@ -237,9 +254,8 @@ def _of_run(folder: Path, branch: str) -> Backbone:
 
 
 def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backbone:
-    """The backbone in a file: hexa's own, whose metadata describe the network, the checkpoint of a run, whose
-    config.yaml does, or one of `layouts.LAYOUTS`.
-    """
+    """Return the backbone in a file: hexa's own, described by its metadata; a checkpoint of a run,
+    described by its config.yaml; or one of `layouts.LAYOUTS`."""
     run = path.absolute().parent.parent
     of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
     if branch != "main" and not of_run:
@@ -275,7 +291,7 @@ def _foreign(
     described: NetworkConfig | None = None,
     preparation: Preparation | None = None,
 ) -> Backbone:
-    """The backbone in a file of other software."""
+    """Return the backbone in a file of other software."""
     found = foreign_state(weights, name, described, preparation)
     info = {"encoder": found.prefix.rstrip(".") or "state dict"}
     if found.notes:
@@ -289,13 +305,14 @@ def _foreign(
 
 
 def _random(name: str, seed: int) -> Backbone:
-    """The network of a run, of timm, or small-resnet-W-W-W, with weights drawn from the seed."""
+    """Return the network of a run, of timm, or small-resnet-W-W-W, with weights drawn from the
+    seed."""
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
     timms = timm_weights.current(name)
     if timms in timm.list_models() or timms in timm.list_pretrained():
-        # images are prepared as for timm:NAME, to be comparable
+        # the preparation of images is the same as for timm:NAME, for comparisons
         return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
     if not re.fullmatch(r"small-resnet(-\d+)+", name, re.ASCII):
         known = "neither a run folder, a timm network nor small-resnet-16-32-64"
@@ -306,7 +323,7 @@ def _random(name: str, seed: int) -> Backbone:
 
 
 def random_backbone(config: NetworkConfig, image_size: int, seed: int = 0) -> Backbone:
-    """The network of `config` with weights drawn from the seed, as before training."""
+    """Return the network of `config` with weights drawn from the seed, as before training."""
     return _drawn(config, Preparation(config.mean, config.std, image_size), seed)
 
 
@@ -317,7 +334,8 @@ def _drawn(config: NetworkConfig, preparation: Preparation, seed: int) -> Backbo
 
 
 def _pixels(size: str) -> Backbone:
-    """The pixels themselves as features: a baseline for every backbone."""
+    """Return the backbone whose features are the pixels themselves: a baseline for every
+    backbone."""
     if not size.isdecimal():
         raise UserError(f"pixels:{size}: give the side in pixels, such as pixels:16")
     preparation = Preparation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0), int(size))
@@ -339,12 +357,13 @@ def _external(spec: str) -> Backbone:
 
 
 def describe(backbone: Backbone) -> dict[str, Any]:
-    """The description of a backbone in results: hash, network, encoder, branch, step, and preparation of images."""
+    """Return the description of a backbone in results: hash, network, encoder, branch, step, and
+    preparation of images."""
     preparation = backbone.preparation
     return {
         "encoder": "encoder",
         "branch": "main",
-        **backbone.info,  # before the rest, which a file cannot override
+        **backbone.info,  # first, so that a file cannot override the other fields
         "hash": backbone.content_hash(),
         "network": backbone.network_config.name,
         "num_features": backbone.num_features,

@@ -1,4 +1,4 @@
-"""Initial weights of the backbone, and how they are trained further."""
+"""Initial weights of the backbone, and the rules for fine-tuning them."""
 
 from __future__ import annotations
 
@@ -20,38 +20,44 @@ from hexa.weights.fitting import filled
 from hexa.weights.preparation import CROP
 from hexa.weights.pretrained import Backbone, load_backbone
 
-#: Backbones that `read_once` keeps, by name; None outside of it.
+#: Backbones that `read_once` caches, by name; None outside of its context.
 _READ: ContextVar[dict[str, Backbone] | None] = ContextVar("read", default=None)
 
 
 class StartConfig(Config):
-    """Initial weights of the backbone, and how they are trained further. The head begins with random weights."""
+    """Initial weights of the backbone, and the rules for fine-tuning them. The head always starts
+    from random weights."""
 
     weights: str | None = None
-    """A run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME; none draws weights from the seed.
-    Their network, normalisation and image size are used unless given."""
+    """Initial weights: a run folder, a file in any layout that `hexa evaluate` reads, or timm:NAME;
+    none draws weights from the seed. Their network, normalisation and image size are used unless
+    you set others."""
     sha256: str | None = None
-    """The first digits of the SHA-256 of the weights' names and values, recorded when the run begins; other weights with
-    the same name are then refused."""
+    """First digits of the SHA-256 of the names and values of the weights, recorded when the run
+    begins; other weights with the same name are then refused."""
     crop: float = pydantic.Field(default=CROP, ge=0.1, le=1)
-    """The share of the shorter side that the centre crop of evaluated images takes. That of the weights is recorded
-    unless given."""
+    """Side of the centre crop for evaluation, as a share of the shorter side. If not set, the value
+    of the weights is used and recorded."""
     interpolation: Literal["bilinear", "bicubic"] = "bilinear"
-    """The interpolation by which evaluated images are resized. That of the weights is recorded unless given."""
+    """Interpolation for resizing evaluated images. If not set, the value of the weights is used and
+    recorded."""
     batch_norm: Literal["keep", "follow"] = "keep"
-    """keep: the backbone's batch-norms normalise with the statistics of the start, which stay fixed; follow: they
-    normalise with batch statistics, and running statistics follow those of augmented views, as from random weights."""
+    """keep: freeze the batch-norm statistics of the initial weights. follow: normalise with batch
+    statistics and update running statistics from augmented views, as in training from random
+    weights."""
     freeze_backbone: int = pydantic.Field(default=0, ge=0)
-    """Number of epochs at the beginning in which only the head learns."""
+    """Number of initial epochs in which only the head learns."""
     trainable_stages: int | None = pydantic.Field(default=None, gt=0)
-    """Number of the backbone's last stages that learn (a ViT's blocks are stages); none for the whole backbone."""
+    """Number of last stages of the backbone that learn (a ViT's blocks are stages); none trains all
+    of it."""
     view_sets: int | None = pydantic.Field(default=None, gt=0)
-    """Number of epochs with views of their own, which later ones repeat; none draws new ones for every epoch. Where
-    only the last stages learn (SimCLR without hard examples), the maps below them are computed once."""
+    """Number of epochs with new views; later epochs repeat these. none draws new views in every
+    epoch. If only the last stages learn (SimCLR without hard examples), the maps below them are
+    computed once."""
     backbone_rate: float = pydantic.Field(default=1.0, gt=0, le=1)
-    """The learning rate of the backbone as a share of the head's."""
+    """Learning rate of the backbone, as a share of the head's."""
     layer_decay: float = pydantic.Field(default=1.0, gt=0, le=1)
-    """Each stage of the backbone learns at this share of the rate of the stage above it."""
+    """Learning rate of each stage, as a share of the rate of the stage above it."""
 
     @pydantic.model_validator(mode="after")
     def _only_with_weights(self) -> StartConfig:
@@ -66,14 +72,16 @@ class StartConfig(Config):
 
     @property
     def keeps_statistics(self) -> bool:
-        """Whether the backbone's batch-norms normalise with fixed running statistics in training."""
+        """True if the backbone's batch-norms normalise with fixed running statistics in
+        training."""
         return self.weights is not None and self.batch_norm == "keep"
 
 
 def read(weights: str, field: str = "start.weights") -> Backbone:
-    """The initial backbone. Raises UserError unless these are weights of a network that can be built again.
+    """Return the initial backbone. Raises UserError unless it has weights and its network can be
+    rebuilt.
 
-    field: the field of an experiment that names them.
+    field: the experiment's field that names the weights.
     """
     if weights.startswith("python:"):  # a config.yaml from elsewhere must not run code
         remedy = "save the state_dict of its network, and give FILE#NETWORK"
@@ -90,13 +98,14 @@ def read(weights: str, field: str = "start.weights") -> Backbone:
 
 
 def of(config: StartConfig) -> Backbone:
-    """The initial backbone that a configuration names, as `read` does."""
+    """Return the initial backbone that a configuration names, as `read` does."""
     return read(config.weights or "")
 
 
 @contextmanager
 def read_once() -> Iterator[None]:
-    """Within it, `read` loads the start once, and returns the same backbone every time."""
+    """Cache the initial backbone inside the context: `read` loads it once and then returns the same
+    object."""
     before = _READ.set({})
     try:
         yield
@@ -105,7 +114,8 @@ def read_once() -> Iterator[None]:
 
 
 def unchanged(config: StartConfig) -> Backbone:
-    """The start. Raises UserError if it is not the one that the experiment began with."""
+    """Return the initial backbone. Raises UserError if its weights differ from those at the
+    beginning of the experiment."""
     assert config.weights is not None
     backbone = of(config)
     sha256 = backbone.content_hash()
@@ -117,9 +127,10 @@ def unchanged(config: StartConfig) -> Backbone:
 
 
 def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
-    """The network with the start's weights. Raises UserError that names what does not fit.
+    """Return the network with the initial weights. Raises UserError that names the tensors that do
+    not fit.
 
-    A vision transformer's positions are resampled for the network's own size.
+    The position embeddings of a vision transformer are resampled for the network's own size.
     """
     backbone = unchanged(config)
     state = dict(_for_size(backbone, network.options.get("img_size")).state_dict())
@@ -129,12 +140,13 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
             name: _of_channels(network.channels, value, own.get(name))
             for name, value in state.items()
         }
-    remedy = "leave out what you set of network: the weights bring theirs"
+    remedy = "do not set network fields; the weights define the network"
     return filled(network, state, f"start.weights {config.weights}", remedy)
 
 
 def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
-    """A convolution of RGB images adapted to `channels` by timm's rule; any other tensor unchanged."""
+    """Adapt a convolution for RGB images to `channels` with timm's rule; return any other tensor
+    unchanged."""
     of_rgb = (
         given.ndim == 4
         and given.shape[1] == 3
@@ -145,7 +157,8 @@ def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
 
 
 def _for_size(backbone: Backbone, size: object) -> nn.Module:
-    """The network of a backbone, its positions resampled where another `img_size` is given."""
+    """Return the network of a backbone, with resampled position embeddings if another `img_size` is
+    set."""
     config = backbone.network_config
     network = backbone.network
     other = isinstance(size, int) and size != config.options.get("img_size")
@@ -155,7 +168,7 @@ def _for_size(backbone: Backbone, size: object) -> nn.Module:
 
 
 def convolves(network: nn.Module) -> bool:
-    """True if more than half of the weights of the network belong to convolutions."""
+    """Return whether convolutions have more than half of the network's weights."""
     sizes = [(parameter.ndim == 4, parameter.numel()) for parameter in network.parameters()]
     return 2 * sum(size for convolution, size in sizes if convolution) > sum(
         size for _, size in sizes
@@ -163,9 +176,11 @@ def convolves(network: nn.Module) -> bool:
 
 
 def stages(network: Any) -> dict[str, int]:
-    """The stage of every parameter by name, as timm groups them: 0 for the stem, then stages or blocks.
+    """Return the stage of every parameter by name, as timm groups them: 0 for the stem, then stages
+    or blocks.
 
-    Two streams have their stages in common. Raises UserError for a network that does not define its stages.
+    Two streams share the numbers of their stages. Raises UserError for a network that does not
+    define its stages.
     """
     if streams := getattr(network, "streams", None):
         return {
@@ -178,7 +193,7 @@ def stages(network: Any) -> dict[str, int]:
             network, network.group_matcher(coarse=True), reverse=True
         )
     except (AttributeError, AssertionError):
-        remedy = "leave out start.layer_decay and start.trainable_stages"
+        remedy = "remove start.layer_decay and start.trainable_stages"
         raise UserError(
             f"start: {type(network).__name__} does not define its stages; {remedy}"
         ) from None
@@ -187,16 +202,17 @@ def stages(network: Any) -> dict[str, int]:
 
 
 def count_stages(network: nn.Module) -> int:
-    """How many stages a network has; 1 if it does not define them."""
+    """Return the number of stages of a network; 1 if it does not define them."""
     with suppress(UserError):
         return max(stages(network).values()) + 1
     return 1
 
 
 def last_stages(network: nn.Module, share: float = 0.05) -> int:
-    """The fewest last stages that hold this share of the parameters; 1 if the network does not define its stages.
+    """Return the smallest number of last stages with this share of the parameters; 1 if the network
+    does not define stages.
 
-    Some networks end in a stage of a normalisation alone.
+    Some networks end in a stage that contains only a normalisation.
     """
     with suppress(UserError):
         of = stages(network)
@@ -213,9 +229,9 @@ def last_stages(network: nn.Module, share: float = 0.05) -> int:
 
 
 def rates(method: nn.Module, config: StartConfig) -> dict[nn.Parameter, float]:
-    """Each backbone parameter's share of the learning rate; 0 if it never learns.
+    """Return each backbone parameter's share of the learning rate; 0 if it never learns.
 
-    backbone_rate · layer_decay^(n − 1 − stage) for n stages. Momentum twins are left out.
+    backbone_rate · layer_decay^(n − 1 − stage) for n stages. Momentum twins are excluded.
     """
     shares: dict[nn.Parameter, float] = {}
     by_stage = config.layer_decay < 1 or config.trainable_stages is not None

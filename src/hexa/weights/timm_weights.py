@@ -1,4 +1,4 @@
-"""timm's weights, downloaded or from its cache, failing within seconds if there is no network."""
+"""timm's weights, downloaded or cached; without a connection, an error within seconds."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from torch import nn
 
 from hexa.config import UserError, nearest, reason
 
-#: Seconds to wait for the first answer of the server.
+#: Seconds to wait for the server's first answer.
 PATIENCE = 3.0
 
 
 def current(name: str) -> str:
-    """timm's present name of a network that it has renamed, such as convnext_tiny.fb_in22k of convnext_tiny_in22k."""
+    """Return timm's current name of a renamed network, such as convnext_tiny.fb_in22k for
+    convnext_tiny_in22k."""
     return get_deprecated_models().get(name) or name
 
 
 def load(name: str) -> nn.Module:
-    """timm's network NAME or NAME.TAG with its trained weights, without classifier.
+    """Return timm's network NAME or NAME.TAG with its trained weights, without classifier.
 
-    Raises UserError for an unknown name, and if the weights are neither cached nor can be downloaded.
+    Raises UserError for an unknown name, and if the weights are neither cached nor can be
+    downloaded.
     """
     if name not in timm.list_models() and name not in timm.list_pretrained():
         raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models())}")
@@ -51,9 +53,10 @@ def load(name: str) -> nn.Module:
 
 
 def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
-    """The file of the weights in the cache of the Hugging Face hub or of torch, where timm looks for it.
+    """Return the file of the weights in the cache of the Hugging Face hub or of torch, where timm
+    looks for it.
 
-    Raises FileNotFoundError with the words `otherwise` if there is none.
+    Raises FileNotFoundError with the message `otherwise` if there is none.
     """
     repository, _, revision = (config.hf_hub_id or "").partition("@")
     if repository:
@@ -70,7 +73,8 @@ def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
 
 
 def _answers(address: str) -> bool:
-    """True if a server answers anything within PATIENCE, and in the hub's offline mode, which needs no server."""
+    """Return whether a server answers anything within PATIENCE; also in the hub's offline mode,
+    which needs no server."""
     if huggingface_hub.constants.HF_HUB_OFFLINE or not address.startswith("http"):
         return True
     request = urllib.request.Request(address, method="HEAD")

@@ -1,4 +1,5 @@
-"""What a file of other software shows of its network beyond the name: stem, biases, tokens, size of the images."""
+"""Properties of a network that its name does not determine, from a file: stem, biases, tokens,
+image size."""
 
 from __future__ import annotations
 
@@ -17,13 +18,14 @@ from hexa.weights.files import State, Weights
 from hexa.weights.layouts import LAYOUTS, NETWORKS
 from hexa.weights.parts import Part
 
-#: What the user may write after FILE#NETWORK: for the padding of a 3×3 stem.
+#: Values after FILE#NETWORK: for the padding of a 3×3 stem.
 _PADDINGS = {"padding1": 1, "padding2": 2}
 _MOCO = re.compile("base_encoder|momentum_encoder")
 
 
 class Asked(NamedTuple):
-    """A network as the user names it: FILE#NETWORK, FILE#NETWORK.TAG, FILE#NETWORK:PART or FILE#NETWORK:padding1."""
+    """The network that the user asked for: FILE#NETWORK, FILE#NETWORK.TAG, FILE#NETWORK:PART or
+    FILE#NETWORK:padding1."""
 
     where: str
     name: str | None = None
@@ -32,7 +34,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, where: str, text: str | None) -> Asked:
-        """What the user wrote after #. Raises UserError for a network that timm does not have."""
+        """Parse the user's text after #. Raises UserError for a network that timm does not have."""
         name, *words = (text or "").split(":")
         paddings = [_PADDINGS[word] for word in words if word in _PADDINGS]
         others = [word.rstrip(".") for word in words if word not in _PADDINGS]
@@ -47,14 +49,15 @@ class Asked(NamedTuple):
 
     @property
     def plain(self) -> str | None:
-        """The network without the tag of its weights."""
+        """The network's name without the tag of its weights."""
         return None if self.name is None else self.name.partition(".")[0]
 
 
 def variant(
     config: NetworkConfig, part: Part, weights: Weights, asked: Asked, notes: list[str]
 ) -> NetworkConfig:
-    """The network with what the file says of it beyond its name; each choice that is not sure adds a note."""
+    """Return the network with the properties that the file shows; each uncertain choice adds a
+    note."""
     config = _stem(config, part, weights, asked, notes)
     state = part.state
     is_dinov3 = "dinov3" in config.name
@@ -70,9 +73,9 @@ def variant(
     of_moco = part.has(_MOCO) and config.name == "vit_small_patch16_224"
     if of_moco and "num_heads" not in options:
         options["num_heads"] = 12
-        notes.append("the network has 12 heads of attention, as MoCo-v3's ViT-S; timm's has 6")
+        notes.append("the network has 12 attention heads, as MoCo-v3's ViT-S; timm's has 6")
     if asked.name is not None and part.layout.startswith("ViT of transformers"):
-        options.setdefault("norm_eps", 1e-12)  # by default there, and of nearly all published ones
+        options.setdefault("norm_eps", 1e-12)  # transformers' default, and nearly always used
     side = _stored_side(part, backbones.outline(config))
     if side is not None:
         options.setdefault("img_size", side)
@@ -82,7 +85,8 @@ def variant(
 def _stem(
     config: NetworkConfig, part: Part, weights: Weights, asked: Asked, notes: list[str]
 ) -> NetworkConfig:
-    """A ResNet with the 3×3 stem that the file has. solo-learn pads it by 2 pixels, everybody else by 1."""
+    """Return a ResNet with the 3×3 stem of the file. solo-learn pads it by 2 pixels, all others by
+    1."""
     if config.name not in NETWORKS["ResNet"]:
         return config
     stem = part.tensor("conv1.weight")
@@ -101,7 +105,8 @@ def _stem(
 
 
 def _is_of_solo(part: Part, weights: Weights) -> bool:
-    """True for solo-learn's checkpoints, which have a classifier and a head of a method beside the backbone."""
+    """Return whether this is a solo-learn checkpoint, with a classifier and a method's head next to
+    the backbone."""
     parent = part.prefix.removesuffix("backbone.")
     heads = ("projector.", "predictor.", "momentum_", "prototypes")
     siblings = tuple(parent + head for head in heads)
@@ -113,11 +118,11 @@ def _is_of_solo(part: Part, weights: Weights) -> bool:
 
 
 def _with_biases(config: NetworkConfig, state: State, asked: Asked) -> NetworkConfig:
-    """A DINOv3 network with biases of queries and values if the file has any.
+    """Return a DINOv3 network with biases of queries and values if the file has any.
 
-    timm's converter would drop them from a network without. Raises UserError for biases of keys.
+    timm's converter would drop them for a network without. Raises UserError for biases of keys.
     """
-    # of queries and values; those of the larger published networks are all 0
+    # biases of queries and values; in the larger published networks all are 0
     has_biases = any(key.endswith("attention.q_proj.bias") for key in state)
     for key, value in state.items():
         if not key.endswith("attn.qkv.bias"):
@@ -135,7 +140,8 @@ def _with_biases(config: NetworkConfig, state: State, asked: Asked) -> NetworkCo
 
 
 def _stored_side(part: Part, outline: Any) -> int | None:
-    """The side in pixels of square images that the file's position embeddings are for, if not the network's own."""
+    """Return the side in pixels of square images for the file's position embeddings; None if it is
+    the network's own."""
     own = getattr(outline, "pos_embed", None)
     patches = getattr(outline, "patch_embed", None)
     patch = getattr(patches, "patch_size", None)
@@ -146,7 +152,7 @@ def _stored_side(part: Part, outline: Any) -> int | None:
     if stored is None or stored.ndim not in (2, 3) or grid[0] != grid[1]:
         return None
     of_tokens = own.shape[1] - grid[0] * grid[1]
-    for tokens in (of_tokens, 1):  # DINOv2 with registers: a position of the class token
+    for tokens in (of_tokens, 1):  # DINOv2 with registers has a position for the class token
         count = max(stored.shape[-2] - tokens, 0)
         side = math.isqrt(count)
         if side and side * side == count:
@@ -155,11 +161,12 @@ def _stored_side(part: Part, outline: Any) -> int | None:
 
 
 def check_periods(network: nn.Module, weights: Weights) -> None:
-    """Raise UserError if a file stores other periods of rotary positions than the network computes."""
+    """Raise UserError if a file stores other periods of rotary positions than the network
+    computes."""
     own = getattr(getattr(network, "rope", None), "periods", None)
     for key, value in weights.state.items():
         if not key.endswith("rope_embed.periods") or not isinstance(own, Tensor):
             continue
-        # they may be stored with 8 bits of precision
+        # periods may be stored with 8 bits of precision
         if value.shape != own.shape or not torch.allclose(value.float(), own.float(), rtol=0.01):
             raise UserError(f"{weights.where}: {key} are not the periods of this network of timm")

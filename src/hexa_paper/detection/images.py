@@ -138,7 +138,7 @@ class TrainingBatches(Dataset[tuple[list[Tensor], list[Objects], Problems]]):
 
 @dataclass
 class TestImages(Dataset[tuple[int, Tensor | None, tuple[int, int], str]]):
-    """n, image n at the size of the test or None, (H, W) of the photograph itself, and why there is no image."""
+    """n, image n at the size of the test or None, (H, W) of the photograph itself, and the reason if image n is missing."""
 
     __test__ = False  # or pytest would collect it
 

@@ -18,7 +18,7 @@ class DetectOptions(Config):
     kind: Literal["c4", "fpn"] = "c4"
     """c4: boxes from the maps before the last halving, the rest of the network is the box head; fpn: a pyramid."""
     frozen: bool = False
-    """The backbone stays as it is, its batch-norms too."""
+    """Keep the backbone frozen, its batch-norms too."""
     iterations: PositiveInt | None = 24_000
     """Steps of training; the rate is ×0.1 at the shares `decay_at` of them; none if `epochs` says how long."""
     epochs: PositiveFloat | None = None
@@ -30,7 +30,7 @@ class DetectOptions(Config):
     warmup_iterations: NonNegativeInt = 100
     """Steps over which the rate rises from a thousandth."""
     decay_at: Positive[float] = (18_000 / 24_000, 22_000 / 24_000)
-    """Shares of the iterations, from each of which on the rate is ×0.1."""
+    """Shares of the iterations at which the rate is multiplied by 0.1."""
     weight_decay: NonNegativeFloat = 1e-4
     """For all weights but those of normalisations."""
     clip_norm: PositiveFloat | None = None
@@ -40,7 +40,7 @@ class DetectOptions(Config):
     test_shorter_side: PositiveInt = 800
     """Pixels of a test image's shorter side."""
     longest_side: PositiveInt = 1333
-    """No image is larger."""
+    """Largest side of an image in pixels."""
     anchor_sizes: Positive[float] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
     """Pixels, each at three ratios; on small images take smaller ones."""
     regions: PositiveInt = 512
@@ -48,9 +48,9 @@ class DetectOptions(Config):
     test_proposals: PositiveInt = 1000
     """Regions of a test image that the box head sees."""
     precise_bn: NonNegativeInt = 200
-    """Training batches that the final statistics of batch-norms are taken from; 0 keeps the running ones."""
+    """Number of training batches for the final statistics of batch-norms; 0 keeps the running ones."""
     with_2012: bool = True
-    """Train on VOC2012's trainval too, where it lies beside VOC2007."""
+    """Train on VOC2012's trainval too, if it lies next to VOC2007."""
     ap: Literal["area", "eleven_point"] = "eleven_point"
     """The rule of VOC2007, as published, or that of later years."""
     save_every: PositiveInt = 500

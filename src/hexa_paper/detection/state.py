@@ -1,4 +1,4 @@
-"""What a detector has learnt and found so far, kept until there is a result, so that the same command continues."""
+"""The state of a detector and its training, kept until there is a result, so that the same command continues."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class State:
                 task.report(*said)
 
     def interrupted(self, number: int, step: int) -> Interrupted:
-        """What to raise after a signal, once everything is saved."""
+        """The exception to raise after a signal, once everything is saved."""
         return Interrupted(number, step, None, None if self.folder is None else "the same command")
 
     def forget(self) -> None:
@@ -97,7 +97,7 @@ class State:
 
 @contextmanager
 def kept_state(task: Task, fit: Source, boxes: str, options: str) -> Iterator[State]:
-    """The state of this training, and of no other, beside the file of its result: FILE.unfinished-DIGEST.
+    """The state of exactly this training, next to the file of its result: FILE.unfinished-DIGEST.
 
     boxes: a fingerprint of the objects. options: those that change a weight. Raises UserError if another process is
     at it, since two equal commands would save into one folder.

@@ -51,14 +51,14 @@ def bars(
 
 
 def _reach(values: Values) -> float:
-    """How far above and below their mean something is drawn."""
+    """The distance from the mean to the end of its error bar."""
     mean, std = mean_and_std(values)
     distances = [abs(value - mean) for value in values]
     return max(std or 0.0, *distances)
 
 
 def _limits(every: Sequence[Values]) -> tuple[float, float]:
-    """Where an axis of percent begins and ends so that differences show; from zero only if values come near it."""
+    """The ends of an axis of percent at which differences show; from zero only if values come near it."""
     ends = [(statistics.fmean(values), _reach(values)) for values in every]
     low = min(mean - reach for mean, reach in ends)
     high = max(mean + reach for mean, reach in ends)

@@ -1,4 +1,4 @@
-"""Which images a trained backbone finds similar: the most typical images of clusters of its features."""
+"""The clusters of a trained backbone's features, shown by their most typical images."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def clusters(
 
 
 def _described(source: Source, members: NDArray[np.int64]) -> str:
-    """How many images a cluster has and, where there are labels, how pure it is; two lines."""
+    """The size of a cluster and, if there are labels, its purity; two lines."""
     names = [class_of(source, place) for place in members]
     if not any(names):
         return f"{len(members):,} images"

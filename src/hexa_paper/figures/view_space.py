@@ -64,11 +64,13 @@ def embed_views(
     """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
 
     All go through the main batch-norms, so that one function maps views to points. The attack is the run's own (or the
-    default one), with another radius and step if `epsilon` is given, in grey levels. The axes are the
+    default one), with another radius and step if `epsilon` is given, in 1/255. The axes are the
     principal components of all points. Raises UserError for too few images, or a method that can't mix them.
     """
     if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
-        raise UserError(f"2 to {len(COLOURS)} images can be told apart, in 2 views or more each")
+        raise UserError(
+            f"2 to {len(COLOURS)} images have colours of their own; give 2 to {len(COLOURS)} images, in 2 views or more each"
+        )
     if look.experiment.method.unmixable:
         raise UserError(
             f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}"
@@ -189,7 +191,7 @@ def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> 
 
 
 def _legend(ax: Axes, space: ViewSpace) -> None:
-    """The three markers, and beside the axes the images in their colours."""
+    """The three markers, and next to the axes the images in their colours."""
     marks = [
         Line2D([], [], marker="o", linestyle="", color=MUTED, alpha=0.6, label="clean view"),
         Line2D(

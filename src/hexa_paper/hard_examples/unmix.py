@@ -17,7 +17,7 @@ class UnMix(HardExample):
     """x_mix = λ·x + (1 − λ)·x↓, x↓ the batch in reverse, with λ·L(x_mix, y) + (1 − λ)·L(x_mix, y↓).
 
     One λ for the step and all crops, and one choice between whole images and a box. As published, the mixed views are
-    trained through the batch-norms of their source, beside the clean term. Helps where pseudo-labels compare images
+    trained through the batch-norms of their source, in addition to the clean term. Helps where pseudo-labels compare images
     with each other (contrastive, regression): a soft distance between each pair instead of same or other.
     Costs one full pass.
     λ ~ Beta(1, 1), whole images and boxes half of the time each, as published.
@@ -29,7 +29,7 @@ class UnMix(HardExample):
     alpha: PositiveFloat = 1.0
     """α of Beta(α, α), from which λ is drawn."""
     box_probability: float = pydantic.Field(default=0.5, ge=0, le=1)
-    """How often a box is pasted instead of whole images laid over each other."""
+    """Share of the steps that paste a box instead of laying whole images over each other."""
 
     def __call__(
         self,

@@ -1,4 +1,4 @@
-"""CMC (Tian et al., ECCV 2020; F29): the lightness of an image is to be recognised by its colour."""
+"""CMC (Tian et al., ECCV 2020; F29): recognise the lightness of an image by its colour, and its colour by its lightness."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class CMC(Method[CMCLabels], config=CMCConfig):
         return by_lightness + by_colour
 
     def correct(self, embedding: Tensor, labels: CMCLabels) -> Tensor:
-        """Whether each stream is nearest to the other's memory of the same image."""
+        """True if each stream is nearest to the other's memory of the same image."""
         lightness, colour = embedding.chunk(2, -1)
         first = labels.lightness.nearest(lightness)
         second = labels.colour.nearest(colour)

@@ -34,7 +34,7 @@ class CPCConfig(EncoderConfig):
     ahead: tuple[pydantic.PositiveInt, ...] = pydantic.Field(
         default=(3,), min_length=1, max_length=16
     )
-    """How many rows below the context the predicted patches are, one linear head for each."""
+    """Distances in rows from the context to the predicted patches below it, one linear head for each."""
     dim: PositiveInt = 64
     """Width in which predictions and patches are compared, D."""
     hidden: PositiveInt = 256
@@ -42,7 +42,7 @@ class CPCConfig(EncoderConfig):
     layers: int = pydantic.Field(default=5, gt=0, le=64)
     """Layers of the context network, each of which sees one more row above."""
     scale: PositiveFloat = 0.1
-    """What products of predictions and patches are multiplied by."""
+    """Factor of the products of predictions and patches."""
 
     def grid(self, size: int) -> int:
         """Patches a side of a view of `size` pixels, G."""

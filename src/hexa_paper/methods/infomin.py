@@ -1,4 +1,4 @@
-"""InfoMin (Tian et al., NeurIPS 2020; F29): MoCo-v2 whose key is to be recognised from a puzzle as well."""
+"""InfoMin (Tian et al., NeurIPS 2020; F29): MoCo-v2, whose key is recognised from a puzzle too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class InfoMinConfig(MethodConfig):
     contrast: Annotated[MoCoConfig, completed_by(_CONTRAST)] = MoCoConfig.model_validate(_CONTRAST)
     """The part that is MoCo: m 0.999, τ 0.15, a queue of 65,536."""
     puzzle: PuzzleConfig = PuzzleConfig()
-    """How the third view becomes a puzzle."""
+    """The puzzle that the third view becomes."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
     """β: the share of the puzzle's term; the query's has the rest."""
 

@@ -1,4 +1,4 @@
-"""Instance discrimination (Wu et al., CVPR 2018; F29): recognise an image among all others, by memory."""
+"""Instance discrimination (Wu et al., CVPR 2018; F29): recognise an image among all images, in a memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class InstDiscConfig(MemoryConfig):
 
 @dataclass(frozen=True, eq=False)
 class InstanceLabels(PseudoLabels):
-    """The memory of each image, and what it is told apart from. keys: [B, D], others: [n, D]."""
+    """The memory of each image, and the negatives. keys: [B, D], others: [n, D]."""
 
     keys: Tensor
     others: Tensor
@@ -137,7 +137,7 @@ class Memory(nn.Module):
 class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     """The loss is that of `Memory`, for a view.
 
-    The memory is written from clean views after the step; hard examples are told apart by what it held before.
+    The memory is written from clean views after the step; hard examples are compared with its earlier content.
     The published code draws negatives for each image; here all images of a step share them, which makes the
     comparison one product of matrices.
     """

@@ -1,4 +1,4 @@
-"""Jigsaw puzzles (Noroozi & Favaro, ECCV 2016; F29): in which order do the tiles of an image stand?"""
+"""Jigsaw puzzles (Noroozi & Favaro, ECCV 2016; F29): recognise the order of the tiles of an image."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ UNMIXABLE = "its views are puzzles, and a mixture of two is in neither's order; 
 
 
 class PuzzleConfig(Config):
-    """How a view becomes a puzzle."""
+    """The puzzle that a view becomes."""
 
     grid: int = pydantic.Field(default=3, ge=2, le=16)
     """Cells a side, G."""
@@ -62,9 +62,9 @@ class JigsawConfig(EncoderConfig):
     num_views: ClassVar = (1, 1, "a puzzle is made of one view")
     unmixable: ClassVar[str] = UNMIXABLE
     puzzle: PuzzleConfig = PuzzleConfig()
-    """How a view becomes a puzzle."""
+    """The puzzle that a view becomes."""
     num_permutations: int = pydantic.Field(default=2000, gt=1)
-    """Orders to tell apart; a grid of 2 has 24 in all."""
+    """Number of orders that are classes; a grid of 2 has 24 in all."""
     hidden: PositiveInt = 1000
     """Width of the layer that every tile goes through before all are joined."""
 

@@ -1,4 +1,4 @@
-"""PIRL (Misra & van der Maaten, CVPR 2020; F29): an image and a puzzle of it are to have one memory."""
+"""PIRL (Misra & van der Maaten, CVPR 2020; F29): recognise an image in a memory, by a view and by a puzzle of another view."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PIRLConfig(MemoryConfig):
     num_views: ClassVar = (2, 2, "PIRL takes a view as it is and a second one as a puzzle")
     unmixable: ClassVar[str] = UNMIXABLE
     puzzle: PuzzleConfig = PuzzleConfig()
-    """How the second view becomes a puzzle."""
+    """The puzzle that the second view becomes."""
     puzzle_weight: float = pydantic.Field(default=0.5, ge=0, le=1)
     """λ: the share of the puzzle's term; the image's has the rest."""
     objective: Literal["nce", "softmax"] = "nce"
@@ -39,7 +39,7 @@ class PIRL(InstDisc, config=PIRLConfig):
     """L = (1 − λ)·NCE(f(v_I), m_I) + λ·NCE(g(v_It), m_I), m_I the memory of the image, f and g heads of one backbone.
 
     Anchors are a view and the puzzle of another, as pictures. The memory follows the clean views' f (momentum μ); hard
-    examples of both are told apart by what it held before. Negatives are shared by the images of a step.
+    examples of both are compared with its earlier content. Negatives are shared by the images of a step.
     """
 
     def __init__(

@@ -20,7 +20,7 @@ def patch_nce(
 
         ℓ_(i,r,c) = −log [ exp(p_(i,r,c) · t_(own_i, r+k, c)) / Σ exp(p_(i,r,c) · t) ],   k = ahead,
 
-    the sum over all patches t of `targets`, but those at this place of the images that the view shows beside its own.
+    the sum over all patches t of `targets`, but those at this place of the other images that the view shows.
     predictions: [..., B, D, G, G], of which the last k rows predict nothing. targets: [M, D, G, G]; both may take a
     gradient. own: int64 [B], shown: [B, S], indices into targets. Returns ℓ [..., B, G − k, G], and whether the own
     patch is the most likely one.

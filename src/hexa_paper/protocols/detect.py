@@ -11,7 +11,7 @@ Built from torchvision's parts, this differs from Detectron2 in the following:
 - the box losses are smooth L1 with β = 1/9, not L1; the proposals' are means over the anchors that were drawn, where
   Detectron2 divides by 256 per image;
 - all images of a batch have one orientation, not only those of one GPU; they are padded to the network's stride;
-- images are resized by torch's antialiased bilinear interpolation, not PIL's (a grey level apart at most);
+- images are resized by torch's antialiased bilinear interpolation, not PIL's (at most 1/255 apart);
 - boxes of equal scores are counted together, not in the order in which they are met.
 """
 
@@ -110,7 +110,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
     }
     notes = []
     if options.with_2012 and not with_2012:
-        notes.append(f"trained on {len(fit):,} images without VOC2012, which is not beside them")
+        notes.append(f"trained on {len(fit):,} images without VOC2012, which is not next to them")
     if not shown.all():
         absent = some(
             name for name, there in zip(task.class_names, shown, strict=True) if not there

@@ -26,7 +26,7 @@ Strong = Literal["randaugment", "weak"]
 
 
 class Rule(NamedTuple):
-    """What the pseudo-label of an unlabelled image is, whether it counts, and of which views.
+    """The rule of a learner: the pseudo-label of an unlabelled image, when it counts, and its views.
 
     ratio: μ. threshold: τ. temperature: T of the sharpening softmax(z / T); 0 takes the most likely class. strong: the
     strong views. ramp: how long λ_u grows, as a share of the steps. entropy: weight of the entropy of the weak views'

@@ -14,7 +14,7 @@ from hexa.hard_examples.vat import VAT
 from hexa.objective import STD
 from hexa_paper.semi_supervised.learner import Rule, Strong
 
-#: Of USB (Wang et al., NeurIPS 2022) for CIFAR-10, whose published errors stand beside ours; S4L: Zhai et al. 2019.
+#: Of USB (Wang et al., NeurIPS 2022) for CIFAR-10, whose published errors are shown next to ours; S4L: Zhai et al. 2019.
 PUBLISHED = {
     "pseudo-label": Rule(ratio=1, threshold=0.95, temperature=0, ramp=0.4, apart=True),
     "vat": Rule(
@@ -45,55 +45,56 @@ class SemiSupervisedOptions(Config):
     """Options of the protocol `semi-supervised`. The defaults are the paper's."""
 
     percent: float = pydantic.Field(default=10.0, gt=0, le=100)
-    """Share of the labels that is used, a part of every class, drawn from the seed."""
+    """Share of the labels to use, the same part of every class, drawn by the seed."""
     labels: PositiveInt | None = None
-    """How many labels are used instead, in all and of every class equally many, drawn from the seed: 40 of CIFAR-10."""
+    """Number of labels to use instead of a share, equally many of every class, drawn by the seed."""
     list_file: str | None = None
-    """File with the names of the labelled images instead, one per line (SimCLR's lists for ImageNet)."""
+    """File with the names of the labelled images, one per line (SimCLR's lists for ImageNet), instead of a draw."""
     draws: PositiveInt = 1
-    """Trainings, each with other labels; the scores are means, with the standard deviation and a 95 % interval."""
+    """Number of trainings, each with other labels; scores are means, with standard deviation (`top1_std`) and half of the
+    95 % interval (`top1_interval`)."""
     learner: Literal["supervised", "pseudo-label", "vat", "s4l", "uda", "fixmatch"] = "supervised"
-    """supervised looks at the labelled images alone; all others also at the rest, whose labels they don't see."""
+    """supervised uses the labelled images alone; all others also learn from the rest, without their labels."""
     rates_of: Literal["hexa", "swav"] = "hexa"
-    """Whose rates to take; a classifier on about 1 % of the labels learns faster than on 10 %."""
+    """Published learning rates to use: those of the paper, or of SwAV's code."""
     trunk_rate: PositiveFloat | None = None
-    """Learning rate of the network; none is as published for the share of labels."""
+    """Learning rate of the network (none: as published for the share of labels)."""
     head_rate: PositiveFloat | None = None
-    """Learning rate of the classifier; none is as published for the share of labels."""
+    """Learning rate of the classifier (none: as published for the share of labels)."""
     epochs: PositiveInt = 20
     """Passes over the labelled images; rates are ×0.2 at 60 % and 80 % of them (12 and 16 of 20)."""
     batch_size: int = pydantic.Field(default=256, gt=1)
     """Images per step."""
     weight_decay: NonNegativeFloat = 5e-4
-    """For network and classifier; of other learners than supervised not of batch-norms and biases."""
+    """Weight decay of network and classifier. Learners other than supervised leave out batch-norms and biases."""
     score_every: PositiveInt = 1
-    """Epochs between two scorings; top1 is the best of them."""
+    """Epochs between two evaluations; top1 is the best of them."""
     steps: PositiveInt = 2**20
-    """Of a learner other than supervised, like all that follows: length of the training. The default is published, and
-    takes days on a GPU."""
+    """Length of the training. The published default takes days on a GPU. This option and all that follow are for
+    learners other than supervised."""
     labelled_batch: int = pydantic.Field(default=64, gt=1)
     """Labelled images per step."""
     ratio: PositiveInt | None = None
-    """μ: unlabelled images per step for each labelled one; none is as published: 7 for uda and fixmatch, else 1."""
+    """μ: unlabelled images per step for each labelled one (none: as published, 7 for uda and fixmatch, else 1)."""
     learning_rate: PositiveFloat = 0.03
     """η of SGD with Nesterov momentum 0.9; at step k of K it is η·cos(7πk / 16K)."""
     threshold: float | None = pydantic.Field(default=None, ge=0, le=1)
-    """τ: an unlabelled image counts if its weak view has a class of this probability; none is as published."""
+    """τ: an unlabelled image counts if its weak view has a class of this probability (none: as published)."""
     temperature: NonNegativeFloat | None = None
-    """T: pseudo-labels are softmax(z / T), at 0 the most likely class; none is as published (uda: 0.4)."""
+    """T: pseudo-labels are softmax(z / T), at 0 the most likely class (none: as published, uda 0.4)."""
     unlabelled_weight: NonNegativeFloat = 1.0
-    """λ_u: weight of what unlabelled images teach; of s4l that of the rotations."""
+    """λ_u: weight of the unlabelled term; for s4l, of the rotations."""
     mirrored: bool = True
-    """Mirror weak views in half of the cases; leave that out where it changes the class (characters)."""
+    """Mirror weak views in half of the cases; give false if mirroring changes the class (characters)."""
     ema: float = pydantic.Field(default=0.999, ge=0, lt=1)
-    """Momentum of the slow copy of the network that is scored; 0 scores the network itself."""
+    """Momentum of the averaged weights, which are evaluated; 0 evaluates the network itself."""
     strong: Strong | None = None
-    """The strong views: randaugment of the weak ones, or weak: none; none is as published (uda, fixmatch: the first).
-    The weak views themselves are trained on (pseudo-label) where nothing is harder."""
+    """Strong views: randaugment of the weak views, or weak: the weak views themselves (none: as published, randaugment for
+    uda and fixmatch)."""
     hard: Annotated[
         tuple[pydantic.SerializeAsAny[HardExample], ...], pydantic.BeforeValidator(_chosen)
     ] = ()
-    """Hard examples made of the strong views, trained on beside them, or instead where these are weak: kinds such as
+    """Hard examples made of the strong views, in addition to them, or in place of weak ones: kinds such as
     adversarial,cutmix or [{kind: adversarial, epsilon: 2}]."""
 
     @pydantic.model_validator(mode="after")
@@ -124,21 +125,21 @@ class SemiSupervisedOptions(Config):
 
     @property
     def resolved(self) -> Self:
-        """With what is none as published for the learner."""
+        """These options with the published value of the learner in place of none."""
         names = ("ratio",) if self.rule.rotates else RESOLVED
         return self.model_copy(update={name: getattr(self.rule, name) for name in names})
 
     @property
     def rule(self) -> Rule:
-        """The learner's, which is not supervised, as published or with what is set."""
+        """The published rule of the learner (not supervised), with the options that are set."""
         given = {name: value for name in RESOLVED if (value := getattr(self, name)) is not None}
         return PUBLISHED[self.learner]._replace(**given)
 
     @property
     def hard_examples(self) -> dict[str, HardExample]:
-        """The terms beside the clean one, by name: `strong`, and those made of it.
+        """The terms in addition to the clean one, by name: `strong`, and those made of it.
 
-        S4L's views are its own, and hard ones are made of them.
+        For S4L, hard examples are made of its own views.
         """
         rule = self.rule
         weight = self.unlabelled_weight
@@ -157,7 +158,7 @@ class SemiSupervisedOptions(Config):
         return terms
 
 
-#: Options that say which labels are used, beside `labels`.
+#: Options other than `labels` that choose the labelled images.
 WHICH = ("percent", "list_file")
 #: Options that are none where a learner's published value is used.
 RESOLVED = ("ratio", "threshold", "temperature", "strong")

@@ -113,7 +113,7 @@ TURNED = {
 def test_worker_device_crop_rounding(
     further: dict[str, Any],
 ) -> None:
-    """What workers cut and what the device cuts differ by rounding alone."""
+    """Crops by workers and by the device differ only by rounding."""
     options: dict[str, Any] = {"recipe": "crop-flip", "extra_crops": SMALL, **further}
     limit = array().images.nbytes
     resident = loader_of(array(), resident_limit_bytes=limit, **options)
@@ -242,7 +242,8 @@ def test_worker_group_signals(
 
 
 def test_dead_worker_error(tmp_path: Path) -> None:
-    """torch would raise it in the middle of whatever this process does, such as writing a checkpoint."""
+    """A dead worker gives one clear error at the next batch; torch would raise at any point, such
+    as during a checkpoint."""
     before = set(multiprocessing.active_children())
     loader = loader_of(photographs(tmp_path / "photographs", 50), num_workers=1)
     batches = loader.epoch(0)
@@ -258,7 +259,8 @@ def test_dead_worker_error(tmp_path: Path) -> None:
 def test_unsendable_image_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The queue would drop it, and this process would wait without end."""
+    """An image that cannot be sent is an error; the queue would drop it, and this process would
+    wait forever."""
 
     def refused(tensor: torch.Tensor) -> None:
         raise OSError("Too many open files")

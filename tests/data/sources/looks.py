@@ -1,4 +1,4 @@
-"""What tests look at in any source."""
+"""Accessors of sources for tests."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def labels_of(source: Source) -> Any:
 
 
 def reds_of(source: Source) -> list[int]:
-    """The upper left red value of each image, which tells flat images apart."""
+    """Return the upper left red value of each image, which identifies flat images."""
     return [int(source.decode(index)[0, 0, 0]) for index in range(len(source))]

@@ -123,7 +123,7 @@ REFUSED = {
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("name", REFUSED)
 def test_invalid_array_refusal(name: str) -> None:
-    """What is not an image is refused in one line."""
+    """An array that is not an image is refused in one line."""
     data, reason = REFUSED[name]
     with one_line(reason, DecodeError):
         decode(data, channels=4 if name == "bands first" else 1)

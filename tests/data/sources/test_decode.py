@@ -162,7 +162,7 @@ def test_garbage_exif(kind: str, exif_bytes: bytes) -> None:
 
 
 def test_unknown_formats() -> None:
-    """EPS would be run by Ghostscript."""
+    """Unknown formats are refused; Ghostscript would run EPS."""
     for kind in ("EPS", "TGA", "ICO"):
         with pytest.raises(DecodeError, match="not an image in a known format"):
             decode(saved(photograph(32, 32), kind))

@@ -80,7 +80,7 @@ def test_group_csv_dialects(tmp_path: Path, text: str) -> None:
     ],
 )
 def test_invalid_group_tables(tmp_path: Path, text: str | bytes, words: str) -> None:
-    """What is not a table of these images is refused in one line."""
+    """A table that does not fit these images is refused in one line."""
     path = csv(tmp_path, text.format(*NAMES) if isinstance(text, str) else text)
     with one_line(words) as caught:
         groups_of(path, FIVE)
@@ -89,7 +89,7 @@ def test_invalid_group_tables(tmp_path: Path, text: str | bytes, words: str) -> 
 
 
 def test_unreadable_group_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not a file is refused in one line."""
+    """A path that is not a regular file is refused in one line."""
     os.mkfifo(tmp_path / "pipe")
     for name, words in (
         (str(tmp_path), "is not a file"),
@@ -174,7 +174,7 @@ def test_webdataset_group_key(tmp_path: Path) -> None:
 
 
 def test_subset_groups(tmp_path: Path) -> None:
-    """As where the monitor holds images out: a table of all of them still serves."""
+    """A table of all images also works for a subset, as with a holdout of the monitor."""
     rows = [f"{name},{group}\n" for name, group in zip(NAMES, "abaab", strict=True)]
     path = csv(tmp_path, "path,group\n" + "".join(rows))
     part = Subset(FIVE, np.array([4, 2, 1]))

@@ -109,7 +109,7 @@ def test_huggingface_image_folders(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("labels", [[-1, -1], None], ids=["hidden", "no column"])
 def test_huggingface_unlabelled_test_split(tmp_path: Path, labels: list[int] | None) -> None:
-    """A test split without labels makes room for validation."""
+    """If the test split has no labels, the validation split is used."""
     parts = {"train": labelled([1, 2], [0, 1]), "validation": labelled([3], [1])}
     parts["test"] = table([4, 5]) if labels is None else labelled([4, 5], labels)
     datasets.DatasetDict(parts).save_to_disk(tmp_path / "set")
@@ -123,7 +123,7 @@ def test_huggingface_unlabelled_test_split(tmp_path: Path, labels: list[int] | N
 
 
 def test_huggingface_column_choice(tmp_path: Path) -> None:
-    """Of several possible columns one must be chosen."""
+    """If several columns are possible, the user must choose one."""
     fine = datasets.ClassLabel(names=list("abcd"))
     coarse = datasets.ClassLabel(names=["x", "y"])
     made = table([1, 2, 3], fine=(fine, [0, 3, 2]), coarse=(coarse, [0, 1, 1]))

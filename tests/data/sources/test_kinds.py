@@ -1,4 +1,4 @@
-"""Which files of a folder or shard are images, and what is said of the others."""
+"""Detection of image files in a folder or shard, and notes about other files."""
 
 from __future__ import annotations
 

@@ -116,7 +116,8 @@ def test_folder_splits(tmp_path: Path, other: str) -> None:
 
 
 def test_nested_folder_groups(tmp_path: Path) -> None:
-    """Those of one name are one, with what is in folders in them; an image in none is alone."""
+    """Folders with the same name, including their sub-folders, are one group; an image outside of
+    folders has no group."""
     names = ["a/p1/0", "a/p1/1", "a/p2/2", "b/p2/x/3", "b/p2/4", "b/5", "c/p1/6", "c/p1/7", "d/8"]
     for value, name in enumerate(names):
         write_image(tmp_path / f"{name}.png", value)

@@ -1,4 +1,4 @@
-"""What a Parquet file unpacks to: counted while it is read, and limited."""
+"""Unpacked size of Parquet files: counted while reading, and limited."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all sources share: who the images are, for runs and for caches, and what can be a label."""
+"""Common behaviour of all sources: fingerprints for runs and caches, and valid labels."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.data.sources.test_webdataset import pack
 
 
 def bitmap(value: int) -> bytes:
-    """A picture whose size in bytes does not tell what it shows."""
+    """Return a picture whose size in bytes does not depend on its content."""
     return b"BM" + bytes([value]) * 100
 
 

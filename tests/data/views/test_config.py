@@ -103,7 +103,8 @@ def test_published_infomin_values() -> None:
     ],
 )
 def test_asymmetric_views(name: str, expected: list[tuple[int, int, float, float]]) -> None:
-    """As in the papers' appendices; what a group leaves open is as in the first views."""
+    """The papers' asymmetric views; fields that a group leaves open are those of the first
+    views."""
     groups = _views(recipe=name).groups
     assert [
         (g.count, g.size, g.blur_probability, g.solarize_probability) for g in groups

@@ -1,4 +1,4 @@
-"""Views: the pipeline against one that goes image by image, and the independence of where and with whom it is made."""
+"""Views: the pipeline against one image at a time, and its independence of process and batch."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ RGB_FROM_HED = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.
 
 
 def _by_randaugment(view: Tensor, number: Tensor, config: ViewsConfig) -> Tensor:
-    """What RandAugment makes of a single view [3, S, S]."""
+    """Apply RandAugment to a single view [3, S, S]."""
     columns = config.randaugment_ops * randaugment.UNIFORMS_PER_OPERATION
     for uniforms in number[-columns:].view(config.randaugment_ops, -1):
         if uniforms[0] < randaugment.PROBABILITY:
@@ -143,7 +143,8 @@ KINDS = pytest.mark.parametrize(
 
 
 def _agree(views: Views, made: Tensor, expected: Tensor, atol: float = 1e-6) -> None:
-    """Equal but, with RandAugment, for the few values between two grey levels, where its operations jump."""
+    """Compare views; with RandAugment, exclude the few values between two levels, where its
+    operations jump."""
     if views.config.randaugment_ops:
         assert made.shape == expected.shape
         found = float(((made - expected).abs() < 5e-5).float().mean())
@@ -186,7 +187,7 @@ def test_view_pipeline_loop(fields: dict[str, Any]) -> None:
 
 @KINDS
 def test_view_stream_and_row(fields: dict[str, Any]) -> None:
-    """So a process makes its rows of the global batch."""
+    """A view depends on stream and row only, so a process makes its rows of the global batch."""
     views = _views(**fields)
     images = _images(48)
     whole = views(images, Stream(5))
@@ -203,7 +204,7 @@ def test_view_stream_and_row(fields: dict[str, Any]) -> None:
 
 @KINDS
 def test_crop_finishing(fields: dict[str, Any]) -> None:
-    """As a worker cuts them, without colours, and the device finishes its rows."""
+    """Workers cut crops without colours, and the device finishes its rows."""
     views = _views(**fields)
     images = _images(20)
     stream = Stream(2)

@@ -1,4 +1,5 @@
-"""VOC's boxes: pixels counted from 1, what is no object, and what is wrong with a file in one line."""
+"""VOC's boxes: pixels counted from 1, entries that are not objects, and one-line errors for invalid
+files."""
 
 from __future__ import annotations
 

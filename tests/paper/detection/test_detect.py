@@ -56,7 +56,8 @@ def squares(
     lists: tuple[str, ...] = ("trainval", "test"),
     count: int = 8,
 ) -> str:
-    """Photographs of 96 × 64 with one light (cat) or dark (dog) square on grey, and all that VOC has beside them."""
+    """Make photographs of 96 × 64 with one light (cat) or dark (dog) square on grey, and VOC's
+    other files next to them."""
     root = folder / "VOCdevkit" / year
     for name in ("ImageSets/Main", "JPEGImages", "Annotations"):
         (root / name).mkdir(parents=True)
@@ -105,7 +106,8 @@ def weights_of(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, torch.Tensor]]
 
 @dataclass(frozen=True)
 class Whole:
-    """What an evaluation by SHORT that nothing interrupts gives on `data`, of which a test image cannot be read."""
+    """The result of an uninterrupted evaluation by SHORT on `data`, with one unreadable test
+    image."""
 
     data: str
     result: dict[str, Any]

@@ -53,7 +53,8 @@ def test_timm_maps(name: str) -> None:
 
 
 class Wrapped(nn.Module):
-    """What `python:` may give: a network that is called within, partly by another method than forward."""
+    """A network that `python:` may return: it is called inside, partly by a method other than
+    forward."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -70,7 +70,8 @@ def overlap(a: list[float], b: list[float]) -> float:
 
 
 def by_hand(scene: Scene, label: int, threshold: float, rule: str) -> float:
-    """As VOC's devkit, one found box after the other; precision and recall are taken where the score changes."""
+    """Compute precision and recall like VOC's devkit, one found box after the other, where the
+    score changes."""
     detections = []
     for image, objects in enumerate(scene[0]):
         for box, name, score in zip(

@@ -94,7 +94,7 @@ def test_cmc_memories() -> None:
 
 @pytest.mark.parametrize("level", [0.0, 1.0])
 def test_cmc_black_white_attack(level: float) -> None:
-    """Where RGB → Lab has its corners, the gradient is finite, and every channel of a pixel counts."""
+    """At the corners of RGB → Lab, the gradient is finite, and every channel of a pixel counts."""
     made = cmc(("main", "aux"))
     data = batch(12)
     crop = torch.full_like(data.crops[0], level)

@@ -1,4 +1,5 @@
-"""CPC against loops over patches: what a prediction sees, what it is told apart from, and the mean over the grid."""
+"""CPC against loops over patches: the context of a prediction, its negatives, and the mean over the
+grid."""
 
 from __future__ import annotations
 

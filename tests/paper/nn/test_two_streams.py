@@ -109,5 +109,5 @@ def test_two_stream_file_roundtrip(tmp_path: Path) -> None:
     expected = backbone.network.state_dict().keys()
     assert found == expected
     one = SMALL.model_copy(update={"streams": "one"})
-    with pytest.raises(UserError, match="the weights bring theirs"):
+    with pytest.raises(UserError, match="weights define the network"):
         start.begun(one, StartConfig(weights=str(path)))

@@ -52,7 +52,8 @@ class Normed(Plain):
 
 
 def objective(name: str, network: nn.Module | None = None, **fields: Any) -> Objective:
-    """Of a learner around the small network, in fp64; at a threshold that some of the images reach."""
+    """Return the objective of a learner around the small network, in fp64, with a threshold that
+    some of the images reach."""
     known = {"learner": name, "ratio": RATIO, "unlabelled_weight": WEIGHT, "steps": 10}
     options = SemiSupervisedOptions.from_fields({**known, **fields})
     torch.manual_seed(0)
@@ -74,7 +75,7 @@ def batch(step: int = 9) -> Batch:
 
 
 def scores(learner: Learner, image: Tensor) -> Tensor:
-    """Of one image, normalised by hand."""
+    """Return the scores of one image, normalised by hand."""
     mean = torch.tensor(MEAN)[:, None, None]
     std = torch.tensor(STD_DEV)[:, None, None]
     pixels = ((image - mean) / std).double()
@@ -104,7 +105,7 @@ def check(gradients: dict[str, Tensor], learner: Learner, loss: Any) -> None:
 
 
 def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Tensor:
-    """What an unlabelled image adds, by the publications."""
+    """Return the loss of an unlabelled image, as published."""
     with torch.no_grad():
         clean = scores(learner, weak)
         likely = F.softmax(clean, 0)

@@ -1,4 +1,4 @@
-"""What is drawn for each image by itself."""
+"""Random draws of corruptions, for each image by itself."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def get(name: str) -> Protocol:
 
 
 def summary(name: str) -> str:
-    """What a protocol does: the first paragraph of its module."""
+    """The first paragraph of a protocol's module."""
     return " ".join((sys.modules[get(name).run.__module__].__doc__ or "").split("\n\n")[0].split())
 
 

@@ -59,7 +59,7 @@ class KnnOptions(Config):
     temperature: float = pydantic.Field(default=0.07, gt=0)
     """T of the vote's weight exp(similarity / T)."""
     shots: few_labels.Shots = ()
-    """Labelled images per class that may vote, drawn anew for every draw; all of them if not given."""
+    """Labelled images per class that vote, drawn again for every draw (default: all)."""
     draws: int = pydantic.Field(default=5, gt=0)
     """Draws of labelled images for each number of them."""
 

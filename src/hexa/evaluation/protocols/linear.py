@@ -36,7 +36,7 @@ class LinearOptions(Config):
     batch_size: int = pydantic.Field(default=256, gt=0)
     """Images a step; more than there are means all of them."""
     learning_rate: float = pydantic.Field(default=30.0, gt=0)
-    """The rate at the start."""
+    """Initial learning rate."""
     schedule: Literal["steps", "cosine"] = "steps"
     """steps: ×0.1 at 60 % and 80 % of the epochs (60 and 80 of 100); cosine: to 0; either moves once an epoch."""
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
@@ -61,7 +61,7 @@ class AdamaxOptions(Config):
 
 
 def run(task: Task, options: LinearOptions | AdamaxOptions) -> Outcome:
-    """By the recipe that the options belong to."""
+    """Train and score the classifier that the options describe."""
     if isinstance(options, AdamaxOptions):
         return on_fixed_features(task, options)
     return train(task, options)

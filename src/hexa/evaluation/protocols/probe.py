@@ -248,7 +248,7 @@ class ProbeOptions(Config):
     """Options of the protocol `probe`."""
 
     shots: few_labels.Shots = ()
-    """Labelled images per class to fit on, drawn anew for every draw; none takes all of them once."""
+    """Labelled images per class to fit on, drawn again for every draw (default: all, once)."""
     draws: int = pydantic.Field(default=5, gt=0)
     """Draws of labelled images for each number of them; the mean is reported, with its deviation and interval."""
 

@@ -53,7 +53,7 @@ class RobustOptions(Config):
     """Options of every preset of the protocol `robust`."""
 
     images: int | None = pydantic.Field(default=None, gt=0)
-    """Test images that are drawn, the same ones for every backbone and seed; all of them if not given."""
+    """Number of test images, the same ones for every backbone and seed (default: all)."""
 
 
 class CorruptionOptions(RobustOptions):
@@ -67,7 +67,7 @@ class _AttackOptions(RobustOptions):
     """Options of every preset with an attack."""
 
     epsilons: Positive[float] = pydantic.Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
-    """How far a pixel may be moved, ε, in grey levels of 255 (the L∞ ball); `top1` is the accuracy at 0."""
+    """Radii ε of the attack, in 1/255 (the L∞ ball); `top1` is the accuracy at 0."""
 
 
 class PGDOptions(_AttackOptions):
@@ -129,7 +129,7 @@ AttackOptions = PGDOptions | APGDOptions
 
 
 def run(task: Task, options: CorruptionOptions | AttackOptions) -> Outcome:
-    """By the preset that the options belong to. Raises UserError, before the work."""
+    """Score the probe under the attack or the corruptions of the options. Raises UserError, before the work."""
     if isinstance(options, AttackOptions):
         return attacked(task, options)
     return corrupted(task, options)
@@ -176,7 +176,7 @@ def _balanced(
     right: NDArray[np.bool_],
     places: Labels,
 ) -> dict[str, float]:
-    """What stands next to the accuracy of the test images at these positions."""
+    """Balanced accuracy and majority class of the test images at these positions."""
     assert task.test.classes is not None, "a task for this has one label per image"
     labels = task.test.classes[places]
     return {

@@ -153,7 +153,7 @@ def run(task: Task, options: SVMOptions) -> Outcome:
 
 
 def name_of_costs(costs: tuple[float, ...]) -> str:
-    """How a protocol id tells the costs."""
+    """The part of a protocol id that names the costs."""
     return f"C{costs[0]:g}" if len(costs) == 1 else f"{len(costs)}-costs"
 
 
