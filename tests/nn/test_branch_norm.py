@@ -143,10 +143,11 @@ def test_scales_of_kept_norms(monkeypatch: pytest.MonkeyPatch) -> None:
     ours[1].aux.running_var.fill_(3.0)
     monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
     with use_branch(ours, Branch("aux")):
-        scales = ours[0].switch.scales
+        scale = ours[1]._scale
+        assert ours[0]._scale is not None
     aux = ours[1].aux
-    torch.testing.assert_close(scales[ours[1]], aux.weight.detach() / (3 + aux.eps) ** 0.5)
-    assert len(scales) == 2
+    torch.testing.assert_close(scale, aux.weight.detach() / (3 + aux.eps) ** 0.5)
+    assert ours[1]._scale is None
 
 
 def test_statistics_twice_in_a_pass() -> None:

@@ -62,7 +62,6 @@ class _Switch:
     seen: batch statistics for the update of the running ones at the end of the pass; None outside
     of `use_branch`.
     kept: batch-norms with fixed statistics.
-    scales: weight / √(Var[x] + eps) of these, for a pass on a GPU.
     """
 
     apart: bool
@@ -70,18 +69,17 @@ class _Switch:
     images: int = 0
     seen: list[_Seen] | None = None
     kept: list[BranchBatchNorm] = field(default_factory=list)
-    scales: dict[BranchBatchNorm, Tensor] = field(default_factory=dict)
 
     @torch.no_grad()
     def prepare_scales(self) -> None:
-        """Compute `scales` for all batch-norms at once."""
-        self.scales = {}
+        """Compute the scales of all batch-norms with fixed statistics at once, for a pass on a GPU."""
         if self.kept and self.kept[0].weight.is_cuda and self.branch.training:
             sets = [norm.chosen(self.branch) for norm in self.kept]
             spread = torch._foreach_add([s.running_var for s in sets], [n.eps for n in self.kept])
             torch._foreach_rsqrt_(spread)
             scales = torch._foreach_mul(spread, [s.weight for s in sets])
-            self.scales = dict(zip(self.kept, scales, strict=True))
+            for norm, scale in zip(self.kept, scales, strict=True):
+                norm._scale = scale
 
 
 @torch.no_grad()
@@ -156,6 +154,8 @@ class BranchBatchNorm(nn.Module):
 
     kept: bool = False
     """Normalise with fixed running statistics, also in training (`keep_statistics`)."""
+    _scale: Tensor | None = None
+    """weight / √(Var[x] + eps) in the current pass, if the statistics are fixed."""
 
     def __init__(
         self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch
@@ -188,8 +188,7 @@ class BranchBatchNorm(nn.Module):
         if self.kept or not (self.training and branch.training):
             mean = chosen.running_mean
             var = chosen.running_var
-            scale = self.switch.scales.get(self)
-            return self._acted(_fixed(x, mean, var, weight, bias, self.eps, scale))
+            return self._acted(_fixed(x, mean, var, weight, bias, self.eps, self._scale))
         seen = _Seen(chosen, self.momentum)
         if self.part > 1:
             y, mean, var = self._synchronized(x, weight, bias)
@@ -481,7 +480,8 @@ def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> It
             _average_statistics(network, branch.name)
     finally:
         switch.branch, switch.images, switch.seen = before
-        switch.scales = {}
+        for norm in switch.kept:
+            norm._scale = None
 
 
 def _average_statistics(network: nn.Module, branch: str) -> None:
