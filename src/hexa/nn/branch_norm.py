@@ -120,19 +120,8 @@ def _variances(seen: list[_Seen]) -> list[Tensor] | tuple[Tensor, ...]:
         return spreads
     found = torch._foreach_pow(spreads, -2)
     torch._foreach_sub_(found, [one.eps for one in seen])
-    parts = []
-    factors = []
-    for one, variances in zip(seen, found, strict=True):
-        # the first groups may be larger than the others
-        larger = one.counts.count(one.counts[0])
-        for count, part in (
-            (one.counts[0], variances[:larger]),
-            (one.counts[-1], variances[larger:]),
-        ):
-            if len(part):
-                parts.append(part)
-                factors.append(count / (count - 1))
-    torch._foreach_mul_(parts, factors)
+    groups = [group for variances in found for group in variances]
+    torch._foreach_mul_(groups, [n / (n - 1) for one in seen for n in one.counts])
     return found
 
 

@@ -50,13 +50,3 @@ def _written(leaf: Any) -> str:
     if not isinstance(leaf, Tensor):
         return repr(leaf)
     return f"{leaf.dtype} {tuple(leaf.shape)} {leaf.stride()}"
-
-
-def first_difference(one: Recording, other: Recording) -> str:
-    """Describe the first call in which two recordings differ; empty if all calls are equal."""
-    for number, (a, b) in enumerate(zip(one.calls, other.calls, strict=False)):
-        if a != b:
-            return f"call {number}: {' '.join(a)[:300]} and then {' '.join(b)[:300]}"
-    if len(one.calls) != len(other.calls):
-        return f"{len(one.calls)} calls and then {len(other.calls)}"
-    return ""

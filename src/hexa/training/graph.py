@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -65,7 +65,7 @@ class Steps:
 
     wanted: replay steps if possible.
     say: prints why it is not possible.
-    capture: `Captures` if None; tests on a CPU have another one.
+    capture: `captures` if None; tests on a CPU have another one.
     replays: False if all steps are eager.
     """
 
@@ -90,14 +90,14 @@ class Steps:
         if wanted and obstacle:
             say(f"training.graph: {obstacle}, so steps are eager")
         if self.replays and capture is None:
-            self._capture = Captures(device)
+            self._capture = captures()
 
     def _obstacle(self) -> str:
         """Return why steps cannot be replayed; empty if they can."""
         method = self.objective.method
         moving = [name for name, hard in self.objective.hard_examples.items() if not hard.is_static]
         if self._capture is None and self.device.type != "cuda":
-            return "there is no CUDA device"
+            return "no CUDA device"
         if processes.world_size() > 1:
             return "several processes exchange numbers on the host"
         if moving or not method.is_static:
@@ -190,20 +190,15 @@ class Steps:
         )
 
 
-class Captures:
-    """Captures steps on a GPU. They share memory, because only one is replayed at a time."""
+def captures() -> Capture:
+    """Return a capture for a GPU. All share memory, because only one step is replayed at a time."""
+    pool = torch.cuda.graph_pool_handle()
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._pool: Any = None
-
-    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture the calls of `run`, which computes nothing."""
-        if self._pool is None:
-            self._pool = torch.cuda.graph_pool_handle()
+    def capture(run: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        torch.cuda.synchronize(self._device)
         # other threads may load images meanwhile
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         return graph.replay
+
+    return capture
