@@ -1,7 +1,7 @@
 # make demo   pre-trains two small networks on embedded real images and compares them (one to three minutes on two cores)
 # make test   runs the tests
 # make torture  runs every test with hostile files and faults, draws thousands more (hours), and writes the count into benchmarks/
-# make lint   checks style and types, and that the documentation builds without a broken link
+# make lint   checks style, types and wording, and that the documentation builds without a broken link
 # make docs   builds the documentation into build/site
 # make dist   builds the sdist, and from it the wheel, into dist/
 # make docker builds the image of Dockerfile and trains in it for an epoch; INDEX=ADDRESS takes torch from there
@@ -39,6 +39,7 @@ lint: setup-dev docs
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python -m tests.wording
 
 # NO_MKDOCS_2_WARNING: an advertisement for what will follow mkdocs
 docs: setup-docs

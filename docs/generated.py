@@ -747,7 +747,7 @@ def hardened_photographs() -> str:
     (start,) = (row for row in rows if row["arm"] == "start")
     runs = [row for row in rows if row["arm"] != "start"]
     body = []
-    groups = [(f"seed {row['seed']}", [row]) for row in runs]
+    groups = [(f"held-out images, seed {row['seed']}", [row]) for row in runs]
     if len(runs) > 2:  # two seeds do not tell how much seeds differ
         groups.append((f"all {len(runs)} seeds", runs))
     for name, seeds in groups:
@@ -814,9 +814,9 @@ _ADAPTATION = (
 
 def _adaptation(row: dict[str, Any]) -> tuple[str, ...]:
     """The verdict of one run, and the initial weights and the result on held-out images."""
-    said = row["verdict"].removeprefix("the start is kept: ").removeprefix("it helped: result is ")
-    said = "it cannot be told" if "cannot be told" in said else said.partition(":")[0]
-    said = said.removeprefix("these labels show ").replace("than start", "than initial weights")
+    _, _, said = row["verdict"].partition(": ")  # after the conclusion
+    said = said.partition(":")[0].removeprefix("result is ").removeprefix("these labels show ")
+    said = said.replace("than start", "than initial weights")
     changes = [row["change, half"][name] for name in row["start"]] if "start" in row else []
     shown = [
         f"{row['start'][name]:.1f} → {row['result'][name]:.1f} ({points:+.1f} ± {half:.1f})".replace(
@@ -1238,7 +1238,8 @@ def scratch(arms: Sequence[str] = (), epsilons: Sequence[int] = (1, 2, 4, 8)) ->
                 costs = _scratch_costs(runs) if part == "robust" else [""] * 4
                 body.append([label, *([] if arms else costs), *cells])
     costs = [] if arms else ["rate", "epochs", "one core", "k-NN"]
-    return table(body, "arm (seeds)", *costs, "linear head", *(f"ε = {e}" for e in epsilons))
+    attacks = (f"PGD, ε = {epsilon}/255" for epsilon in epsilons)
+    return table(body, "arm (seeds)", *costs, "linear head", *attacks)
 
 
 def _from_plain(

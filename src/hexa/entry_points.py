@@ -29,7 +29,7 @@ def added(group: str) -> list[EntryPoint]:
 
 @functools.cache
 def loaded(group: str) -> list[Any]:
-    """What the entry points of a group name. One that cannot be imported is left out, with a line on standard error."""
+    """Load the entry points of a group; an entry point that fails is left out, with a line on standard error."""
     found = []
     for entry in added(group):
         try:

@@ -430,6 +430,18 @@ def test_harden_verdict(
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)
 
 
+@pytest.mark.parametrize(("less", "better"), [(0.1, False), (5.0, True), (-5.0, False)])
+def test_harden_verdict_without_labels(less: float, better: bool) -> None:
+    """Features that move less by a tenth of a point, however significantly, are not more robust."""
+    backbone = load_backbone("pixels:8")
+    moved = np.random.default_rng(0).normal(60, 5, 200)
+    pair = [
+        Side(backbone, torch.rand(20, 2), (), dict.fromkeys(ATTACKED, values))
+        for values in (moved, moved - less)
+    ]
+    assert decide(*pair, 2.0, True, "an attack")[0] == better
+
+
 def test_corruption_share_intervals() -> None:
     """Shares of corruptions have the intervals of a cross-validation."""
     before, after = sides((160, 160), (0, 50))

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
+import hexa
 from hexa.comparison import labelled, leakage, verdict
 from hexa.comparison.compare import CompareRequest, compare
 from hexa.config import UserError
@@ -67,6 +68,13 @@ def test_compare_command_page(tmp_path: Path, folder: Path, says: Says) -> None:
         "Near-duplicates",
     ):
         assert part in html
+
+
+def test_compare_recipe_names() -> None:
+    """Untrained networks of two recipes are named by the recipes, which may have one network."""
+    names = "random:digits-moco-v2", "random:digits-hexa-moco"
+    record = hexa.compare(names, "digits#test", seconds=60, images=60)
+    assert [side["name"] for side in record["backbones"]] == list(names)
 
 
 def test_compare_same_backbone_sizes() -> None:

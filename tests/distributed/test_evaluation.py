@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from hexa.config import UserError
-from hexa.data.loading import evaluation_stream
-from hexa.evaluation import collective, evaluate, protocol as protocols
+from hexa.data.loading import evaluation_stream, loaders
+from hexa.evaluation import collective, evaluate, protocol as protocols, supervised
+from hexa.evaluation.protocols import linear
 from hexa.runtime import processes
 from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.distributed.together import run_together
@@ -99,6 +100,83 @@ def test_feature_extraction_shares(tmp_path: Path, protocol: str, count: int) ->
     assert [sorted(made) for made in batches] == [sorted(share) for share in shares], (
         "each batch once"
     )
+
+
+def learned(backbone: str, data: str, options: dict[str, Any]) -> tuple[torch.Tensor, Any, int]:
+    """Weights of the classifier, the result, and the images that this process decoded for training."""
+    made: list[torch.nn.Linear] = []
+    shown: list[int] = []
+    original = linear.new_classifier
+    epoch = supervised.AugmentedImages.epoch
+
+    def kept(*given: Any) -> torch.nn.Linear:
+        made.append(original(*given))
+        return made[-1]
+
+    def counted(images: Any, number: int) -> Iterator[Any]:
+        for batch in epoch(images, number):
+            shown.append(len(batch[0]))
+            yield batch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "new_classifier", kept)
+        patch.setattr(supervised.AugmentedImages, "epoch", counted)
+        result = evaluate("linear", backbone, data, num_workers=0, **QUIET, **options)
+    return made[0].weight.detach(), result, sum(shown)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "images", "batch", "shown", "notes"),
+    [
+        ("of one size", 26, 10, [13, 13], 0),  # 10, 10, and a last batch of 6
+        ("of one size", 26, 5, [13, 13], 1),  # six of 4, and a last batch of 2
+        ("of one size", 25, 8, [12, 13], 0),  # three of 8, and a last batch of 1
+        ("different", 26, 8, [12, 12], 1),  # three of 8, from the loader; two images are left out
+    ],
+)
+def test_linear_shares(
+    tmp_path: Path, sizes: str, images: int, batch: int, shown: list[int], notes: int
+) -> None:
+    """Two processes train on a share of every batch each: the classifier and accuracies of one process."""
+    files = FILES if sizes == "different" else dict.fromkeys(FILES, (12, 12))
+    data = noise_images(tmp_path / "photos", files)
+    backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
+    options: dict[str, Any] = {"epochs": 3, "learning_rate": 1.0, "extraction_batch": 4}
+    options["images"] = images
+    even = options | {"batch_size": batch // 2 * 2}
+    expected, alone, count = learned(backbone, data, even)
+    ended = run_together(2, learned, backbone, data, options | {"batch_size": batch})
+    weights, results, counts = zip(*ended, strict=True)
+    assert list(counts) == [3 * here for here in shown]
+    assert sum(counts) == count
+    assert torch.equal(*weights)
+    torch.testing.assert_close(weights[0], expected, rtol=1e-4, atol=1e-5)
+    for result in results:
+        assert result["metrics"] == alone["metrics"]
+        assert result["details"] == alone["details"]
+        assert result["options"] == alone["options"]
+        assert sum("batch" in note for note in result["notes"]) == notes
+
+
+def ends_alike(backbone: str, data: str) -> None:
+    getitem = loaders.workers.CropPlan.__getitem__
+
+    def failing(plan: Any, key: tuple[int, int]) -> Any:
+        if key[0] == 1 and processes.rank() == 1:
+            raise UserError("image 7 is gone")
+        return getitem(plan, key)
+
+    loaders.workers.CropPlan.__getitem__ = failing  # type: ignore[method-assign]
+    options: dict[str, Any] = {"epochs": 3, "batch_size": 8, "extraction_batch": 4}
+    with pytest.raises(UserError, match="image 7 is gone"):
+        evaluate("linear", backbone, data, num_workers=0, **QUIET, **options)
+
+
+def test_linear_error_in_share(tmp_path: Path) -> None:
+    """What one process cannot read ends the training in all of them."""
+    data = photographs(tmp_path / "photos")
+    backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
+    run_together(2, ends_alike, backbone, data)
 
 
 def fails(backbone: str, data: str, said: str, lacking: bool) -> None:

@@ -46,7 +46,7 @@ def test_epoch_with_last_batch(smallest: int) -> None:
     source = images(48, 0)
     source.labels = np.arange(48)
     given = AugmentedImages(task(), source, 23, Stream(0), smallest)
-    first, second = ([labels.tolist() for _, labels in given.epoch(epoch)] for epoch in range(2))
+    first, second = ([labels.tolist() for _, labels, _ in given.epoch(epoch)] for epoch in range(2))
     sizes = [23, 23, 2] if smallest == 1 else [23, 23]
     assert [len(batch) for batch in first] == [len(batch) for batch in second] == sizes
     assert given.steps == len(sizes)
@@ -94,7 +94,7 @@ def test_tuning_loop(plan: Plan, steps: list[int]) -> None:
     expected = []
     for epoch in range(plan.epochs):
         backbone.train()
-        for batch, labels in data.epoch(epoch):
+        for batch, labels, _ in data.epoch(epoch):
             optimizer.zero_grad()
             F.cross_entropy(head(backbone(batch)), labels).backward()
             optimizer.step()

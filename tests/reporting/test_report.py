@@ -170,6 +170,7 @@ def test_broken_report_files(make_run: MakeRun, tmp_path: Path) -> None:
     for name in ("config.yaml", "environment.json", "results.json"):
         assert f"{name} cannot be parsed" in page.text
     assert "metrics.jsonl: 1 broken line left out" in page.text
+    assert "gallery.png is not a PNG" in page.text
     assert "the loss is stuck at ln(1 + K) (step 40)" in page.text
     assert "interrupted after 15 passes over the images" in page.text
     assert "loss" in charts(page)
@@ -182,3 +183,5 @@ def test_pass_and_repeat_counts(make_run: MakeRun, tmp_path: Path) -> None:
     assert f"finished after 7 {said.format(23)}" in page_of([folder], tmp_path).text
     append(folder, {"event": "end", "step": 300, "view_sets": 4})
     assert f"finished after 4 {said.format(26)}" in page_of([folder], tmp_path).text
+    append(folder, {"event": "end", "step": 300, "view_sets": 1})
+    assert "finished after 1 pass over the images" in page_of([folder], tmp_path).text

@@ -204,5 +204,5 @@ def test_replaced_images_resume(
         file.touch()
     resume(folder, console=quiet())
     bitmaps(tmp_path / "x", 1)
-    with pytest.raises(UserError, match="or the images have, since the checkpoint"):
+    with pytest.raises(UserError, match="the images have changed since the checkpoint"):
         resume(folder, console=quiet())

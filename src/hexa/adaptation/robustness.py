@@ -33,6 +33,8 @@ EPSILONS = (1.0, 2.0, 4.0)
 STEPS = 20
 #: Number of target classes of the attack with labels, the most likely first.
 TARGETS = 3
+#: Smallest change of how far features move under attack that counts, in percent of the distance between images.
+LEAST_MOVED = 1.0
 #: Severity of the corruptions, from 1 to 5.
 _SEVERITY = 3
 #: Measures of clean accuracy; `--price` bounds the mean loss of both.
@@ -234,11 +236,14 @@ def decide(
     The result is kept if three conditions hold. Robust accuracy improves significantly at one ε or more (95 % intervals
     for all ε together) and falls significantly at none. The loss is `within` the price on the labels that chose the
     result. The loss on the other labels does not exceed `price` significantly; a stricter bound on this loss would
-    select for chance and bias the report. Without labels, features must move significantly less under attack.
+    select for chance and bias the report. Without labels, features must move significantly less under attack,
+    by `LEAST_MOVED` or more.
     attacked: name of the attack and number of images. where: image size of the evaluation. own: accuracy of the initial
     weights at native resolution, if it differs.
     """
-    signs = {difference(before, after, name).sign for name in ATTACKED} - {0}
+    least = 0.0 if CLEAN in before.values else LEAST_MOVED
+    found = [difference(before, after, name) for name in ATTACKED]
+    signs = {one.sign for one in found if abs(one.points) >= least} - {0}
     more = signs == {1 if CLEAN in before.values else -1}
 
     def change(name: str) -> str:

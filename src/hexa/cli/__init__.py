@@ -216,10 +216,11 @@ def _run(arguments: list[str], begun: float) -> int:
         parsers[name].print_help()
         return backbones.describe_protocol(argparse.Namespace(protocol=ours[1]), extra)
     if extra and not COMMANDS[name].open:
-        option = next(iter(extra)).replace("_", "-")
-        raise UserError(
-            f"--{option}: no such option of `hexa {name}`; {nearest(f'--{option}', options)}"
-        )
+        field = f"__{next(iter(extra))}"
+        typed = next(one for one in arguments if one.replace("-", "_").startswith(field))
+        option = typed.partition("=")[0]
+        near = nearest(option.replace("_", "-"), options)
+        raise UserError(f"{option}: no such option of `hexa {name}`; {near}")
     try:
         given, left = parser.parse_known_args(ours)
     except UserError as error:

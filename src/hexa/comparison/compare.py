@@ -140,11 +140,16 @@ def _learned_from(backbone: Backbone, images: Source) -> bool:
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:
     """Return the shortest unique display names of the backbones; duplicates get a number."""
-    full = [
-        one.network_config.name if isinstance(one, Backbone) else whole_characters(str(one))
-        for one in given
-    ]
+    full = [_full_name(one) for one in given]
     return told_apart([name if ":" in name else Path(name) for name in full])
+
+
+def _full_name(given: str | Path | Backbone) -> str:
+    """Return the name of a backbone as the user gave it; of a loaded one its recipe or network."""
+    if not isinstance(given, Backbone):
+        return whole_characters(str(given))
+    name = given.info.get("spec") or given.info.get("recipe") or given.network_config.name
+    return whole_characters(str(name))
 
 
 @processes.alone()  # work of rank 0 alone, such as k-means, must not wait for other ranks

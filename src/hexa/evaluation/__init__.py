@@ -27,8 +27,9 @@ def evaluate(
     and interpolation where they are given. out: a JSON file; a run folder collects the result in results.json
     too. progress: called with (what is done, done, total).
 
-    The processes that `hexa.runtime.processes.initialize` has joined all call it alike: each extracts a share of the
-    features, the first does the rest, and all return the result.
+    The processes that `hexa.runtime.processes.initialize` has joined all call it alike and return the result: each
+    extracts a share of the features, and in the protocol linear decodes and learns from a share of every batch. The
+    first does the rest.
 
     Raises UserError; NotWritten, which has the result, if it cannot be written in the end.
     """

@@ -69,6 +69,7 @@ def measure(
     collected = None
     if isinstance(backbone, str | Path) and (Path(backbone) / "config.yaml").is_file():
         collected = Path(backbone) / "results.json"
+    made: Outcome | None = None
     with processes.alone():
         # where the result cannot be written, that is found before the work
         unwritable = from_main(lambda: results.check(out, collected))
@@ -76,19 +77,22 @@ def measure(
         begin = time.perf_counter()
         for part in asked.protocol.extracts(asked.settings):
             task.features(part)
+    if asked.protocol.together(asked.settings):
+        made = asked.protocol.run(task, asked.settings)
 
-        def finish() -> dict[str, Any]:
-            outcome = asked.protocol.run(task, asked.settings)
-            _add_guessing(outcome, task)
-            outcome.notes += [unwritable] if unwritable else []
-            spec = task.backbone.info.get("spec", "module")
-            result = _result(asked, task, outcome) | made_by
-            result["backbone"] = str(backbone) if isinstance(backbone, str | Path) else spec
-            result["data"] = data
-            result["seconds"] = time.perf_counter() - begin
-            results.keep(result, out, None if unwritable else collected)
-            return result
+    def finish() -> dict[str, Any]:
+        outcome = made or asked.protocol.run(task, asked.settings)
+        _add_guessing(outcome, task)
+        outcome.notes += [unwritable] if unwritable else []
+        spec = task.backbone.info.get("spec", "module")
+        result = _result(asked, task, outcome) | made_by
+        result["backbone"] = str(backbone) if isinstance(backbone, str | Path) else spec
+        result["data"] = data
+        result["seconds"] = time.perf_counter() - begin
+        results.keep(result, out, None if unwritable else collected)
+        return result
 
+    with processes.alone():
         return from_main(finish)
 
 

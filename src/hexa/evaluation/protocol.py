@@ -127,6 +127,7 @@ class Protocol:
     """A protocol is the `PROTOCOL` of a module of `hexa.evaluation.protocols`, whose file name is the protocol's."""
 
     run: Callable[[Task, Any], Outcome]
+    """(task, options) -> the metrics and their details."""
     presets: Mapping[str, Config]
     """Complete options under the name of the publication or use they come from; the first is the default."""
     identity: Callable[[str, Any], str]
@@ -135,6 +136,8 @@ class Protocol:
     """Labels that the protocol takes: one class per image, [N], or multi-label images too, [N, C]."""
     extracts: Callable[[Any], tuple[Part, ...]] = lambda options: ("fit", "test")
     """options -> the images whose features from the frozen network it needs; none if the network itself is trained."""
+    together: Callable[[Any], bool] = lambda options: False
+    """options -> True if all processes of an evaluation run it; otherwise the main process runs it alone."""
     resizes: bool = False
     """True if the protocol resizes images itself."""
 

@@ -19,15 +19,15 @@ class ImageOptions(Config):
     """Image preparation that differs from the backbone's own."""
 
     mean: Any = None
-    """R,G,B: mean of each channel, pixels in [0, 1] (default: the backbone's own)"""
+    """R,G,B: subtract this mean of each channel, pixels in [0, 1] (default: the backbone's own)"""
     std: Any = None
-    """R,G,B: standard deviation of each channel (default: the backbone's own)"""
+    """R,G,B: divide by this standard deviation of each channel (default: the backbone's own)"""
     size: Any = None
-    """N: side of the images in pixels (default: the backbone's own)"""
+    """N: resize images to this side in pixels (default: the backbone's own)"""
     crop: Any = None
-    """SHARE: the centre crop's part of the shorter side (default: the backbone's own)"""
+    """SHARE: crop this share of the shorter side from the centre (default: the backbone's own)"""
     interpolation: Any = None
-    """NAME: bilinear or bicubic (default: the backbone's own)"""
+    """NAME: resize by bilinear or bicubic interpolation (default: the backbone's own)"""
 
     @property
     def given(self) -> Given:
@@ -39,35 +39,36 @@ class ExtractionOptions(ImageOptions):
     """Options of the extraction of features."""
 
     branch: str = "main"
-    """NAME: the batch-norms of a run; aux are those of its adversarial views, kept in its checkpoints"""
+    """NAME: use these batch-norms of a run: main, or aux (trained on adversarial views; only in checkpoints) (default:
+    main)"""
     device: str = "auto"
-    """NAME: auto, cpu, cuda or cuda:N"""
+    """NAME: compute on auto, cpu, cuda or cuda:N (default: auto)"""
     precision: Precision = "auto"
-    """NAME: auto, fp32 or bf16"""
+    """NAME: compute in auto, fp32 or bf16 (default: auto)"""
     num_workers: int | None = pydantic.Field(default=None, ge=0)
-    """N: processes that decode images (default: chosen for the machine)"""
+    """N: decode images in N processes (default: chosen for the machine)"""
     max_image_pixels: int | None = pydantic.Field(default=None, gt=0)
-    """N: larger images count as unreadable (default: 89,478,485)"""
+    """N: refuse images of more pixels as unreadable (default: 89,478,485)"""
 
 
 class EvaluationRequest(ExtractionOptions):
     """The options that every protocol has, in addition to its own."""
 
     preset: str | None = None
-    """NAME: published settings (default: the first that `hexa evaluate PROTOCOL --help` lists)"""
+    """NAME: use these published settings (default: the first that `hexa evaluate PROTOCOL --help` lists)"""
     test_data: str | None = None
-    """SOURCE: images to score, where --data has no split test"""
+    """SOURCE: score these images (default: the split test of --data)"""
     holdout: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """SHARE: score this share of the training images instead"""
     images: int | None = pydantic.Field(default=None, gt=0)
     """N: learn from N training images, drawn evenly from the classes; all test images are scored (default: all).
     For robust: attack N test images instead"""
     seed: int = pydantic.Field(default=0, ge=0, lt=2**32)  # scikit-learn takes no more
-    """N: seed of what is drawn"""
+    """N: draw images and labels by this seed (default: 0)"""
     out: Path | None = None
-    """FILE: also write the result to this .json; a run keeps it in results.json anyway"""
+    """FILE: also write the result to this .json file; a run has it in results.json too"""
     extraction_batch: int = pydantic.Field(default=256, gt=0)
-    """N: images that go through the frozen network at a time"""
+    """N: extract the features of N images at a time (default: 256)"""
 
 
 class EmbeddingRequest(ExtractionOptions):
@@ -78,8 +79,8 @@ class EmbeddingRequest(ExtractionOptions):
     bare: bool = False
     """write features, labels and paths alone, without the previews and thumbnails that search uses"""
     batch_size: int = pydantic.Field(default=256, gt=0)
-    """N: images that go through the network at a time"""
+    """N: extract the features of N images at a time (default: 256)"""
     images: int | None = pydantic.Field(default=None, gt=0)
     """N: use N images, drawn evenly from the classes if there are labels (default: all)"""
     seed: int = pydantic.Field(default=0, ge=0, lt=2**32)
-    """N: seed that draws the images"""
+    """N: draw the images by this seed (default: 0)"""

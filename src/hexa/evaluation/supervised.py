@@ -17,9 +17,10 @@ from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
+from hexa.evaluation.collective import Value, from_main, in_step
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Outcome, Task, accuracies, best_and_last
-from hexa.runtime import precision as precisions
+from hexa.runtime import precision as precisions, processes
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
@@ -40,7 +41,8 @@ def new_classifier(
 class AugmentedImages:
     """Random resized crops (0.08–1) and flips of all images of a labelled source once an epoch, in a drawn order.
 
-    batch_size: as asked for, or all images if there are fewer. steps: batches an epoch; like the published loaders, the
+    Several processes get a share of each batch, with the crops that one process would make. batch_size: as asked for,
+    or all images if there are fewer; a multiple of the number of processes. steps: batches an epoch; like the published loaders, the
     last may be smaller, but where workers decode, or below `smallest` images, it is left out, with other images every
     time (`notes`).
     """
@@ -57,7 +59,8 @@ class AugmentedImages:
         views = Views(
             ViewsConfig.model_validate({"recipe": "crop-flip", "size": task.backbone.image_size})
         )
-        self.batch_size = min(batch_size, len(source))
+        world = processes.world_size()
+        self.batch_size = max(world, min(batch_size, len(source)) // world * world)
         self._labels = torch.from_numpy(source.classes).to(task.device)
         self.loader = PretrainLoader(
             source, views, self.batch_size, stream, task.device, task.num_workers
@@ -66,25 +69,36 @@ class AugmentedImages:
         self._keeps_rest = self.loader.resident and rest >= max(1, smallest)
         self.steps = self.loader.steps_per_epoch + self._keeps_rest
         self.notes: list[str] = []
-        if self.batch_size != batch_size:
+        if batch_size > len(source):
             self.notes.append(
                 f"batch_size {batch_size} exceeds the {len(source)} labelled images: all are one batch"
+            )
+        if min(batch_size, len(source)) % world:
+            self.notes.append(
+                f"{self.batch_size} images are a batch, a multiple of {world} processes"
             )
         if rest and not self._keeps_rest:
             self.notes.append(
                 f"each epoch leaves out {rest} images, different ones every time, to keep batches whole"
             )
 
-    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """(images float [B, 3, S, S] in [0, 1], labels int64 [B]) of every batch, on the task's device."""
+    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor, int]]:
+        """(images float [b, 3, S, S] in [0, 1], labels int64 [b], B) of every batch, on the task's device.
+
+        b: the images of this process, perhaps none of a last batch. B: those of all processes.
+        """
         for batch in self.loader.epoch(epoch):
-            yield batch.crops[0], self._labels[batch.index]
+            yield batch.crops[0], self._labels[batch.index], self.batch_size
         if self._keeps_rest:
             loader = self.loader
             order = epoch_order(loader.stream, epoch, len(loader.source))
-            images, index = loader.stored(order, loader.steps_per_epoch)
-            crops = loader.views(images, loader.stream.child("last batch", epoch))
-            yield crops[0], self._labels[index]
+            count = len(order) % self.batch_size
+            rank = processes.rank()
+            world = processes.world_size()
+            rows = slice(rank * count // world, (rank + 1) * count // world)
+            images, index = loader.stored(order, loader.steps_per_epoch, rows)
+            crops = loader.views(images, loader.stream.child("last batch", epoch), rows)
+            yield crops[0], self._labels[index], count
 
 
 def learn(
@@ -100,26 +114,42 @@ def learn(
 ) -> Outcome:
     """Minimise the cross-entropy of `scores` of images [B, 3, S, S]; the accuracy by `score` while it learns.
 
+    Several processes call it alike, each with its share of every batch, and learn what one would. The main one scores.
     factor: the epoch, 0 … epochs − 1 -> what the optimizer's rates are multiplied by. score_every: epochs between two
     scorings; the last epoch is always scored.
     """
     curve = Curve()
     schedule = LambdaLR(optimizer, factor)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    world = processes.world_size()
     step = 0
     with closing(images_of.loader):
         for epoch in range(1, epochs + 1):
-            for images, labels in images_of.epoch(epoch - 1):
+            for images, labels, count in _in_step(images_of.epoch(epoch - 1)):
                 step += 1
                 views = images.contiguous(memory_format=torch.channels_last)
                 optimizer.zero_grad()
-                F.cross_entropy(scores(views), labels).backward()  # type: ignore[no-untyped-call]
+                # the mean over the whole batch, once gradients are averaged over the processes
+                loss = F.cross_entropy(scores(views), labels, reduction="sum") * (world / count)
+                loss.backward()  # type: ignore[no-untyped-call]
+                processes.average([one.grad for one in parameters if one.grad is not None])
                 optimizer.step()
                 task.report(label, step, epochs * images_of.steps)
             schedule.step()
             if epoch % score_every == 0 or epoch == epochs:
-                curve.append({"epoch": epoch, **score()})
+                scored = score() if world == 1 else from_main(score)
+                curve.append({"epoch": epoch, **scored})
     effective = {"batch_size": images_of.batch_size}
     return Outcome(best_and_last(curve), {"curve": curve}, images_of.notes, effective)
+
+
+def _in_step(batches: Iterator[Value]) -> Iterator[Value]:
+    """The batches. If one of several processes cannot read its share, all of them raise its UserError."""
+    if processes.world_size() == 1:
+        yield from batches
+        return
+    while (batch := in_step(lambda: next(batches, None))) is not None:
+        yield batch
 
 
 @torch.no_grad()

@@ -63,6 +63,8 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
     is_static = True
     encoder: Encoder
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: BYOLConfig,

@@ -124,6 +124,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     """
 
     is_static = True
+    loss_per_image = True
 
     def __init__(
         self,

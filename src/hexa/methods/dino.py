@@ -89,6 +89,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     """
 
     is_static = True
+    loss_per_image = True
 
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()

@@ -137,6 +137,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     """
 
     is_static = True
+    loss_per_image = True
 
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()

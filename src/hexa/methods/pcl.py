@@ -114,6 +114,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     """
 
     is_static = True
+    loss_per_image = True
 
     def __init__(self, config: PCLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()

@@ -125,6 +125,8 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
     is_static = True
     encoder: Encoder
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: TeacherConfig,

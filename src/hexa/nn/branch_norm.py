@@ -52,7 +52,7 @@ class _Seen(NamedTuple):
 
 
 @dataclass
-class _Switch:
+class Switch:
     """The current branch of a network's batch-norms; all of them share this object, so switching is
     free.
 
@@ -147,7 +147,7 @@ class BranchBatchNorm(nn.Module):
     """weight / √(Var[x] + eps) in the current pass, if the statistics are fixed."""
 
     def __init__(
-        self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch
+        self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: Switch
     ) -> None:
         super().__init__()
         if plain.momentum is None or not (plain.affine and plain.track_running_stats):
@@ -178,19 +178,21 @@ class BranchBatchNorm(nn.Module):
             mean = chosen.running_mean
             var = chosen.running_var
             return self._acted(_fixed(x, mean, var, weight, bias, self.eps, self._scale))
-        seen = _Seen(chosen, self.momentum)
+        groups = max(1, self.groups // branch.parts)
+        momentum = branch.momentum(self.momentum)
+        seen = _Seen(chosen, momentum)
         if self.part > 1:
             y, mean, var = self._synchronized(x, weight, bias)
-            seen = _Seen(chosen, self.momentum, mean, var)
-        elif self.groups > 1 and len(x) > 1:
-            rows = self._rows(x)
+            seen = _Seen(chosen, momentum, mean, var)
+        elif groups > 1 and len(x) > 1:
+            rows = self._rows(x, groups)
             y, mean, invstd = self._grouped(x, weight, bias, rows)
             counts = tuple(number * x[0, 0].numel() for number in rows)
-            seen = _Seen(chosen, self.momentum, mean, invstd, counts, self.eps)
+            seen = _Seen(chosen, momentum, mean, invstd, counts, self.eps)
         elif branch.update:
             mean = chosen.running_mean
             var = chosen.running_var
-            y = F.batch_norm(x, mean, var, weight, bias, True, self.momentum, self.eps)
+            y = F.batch_norm(x, mean, var, weight, bias, True, momentum, self.eps)
         else:
             y = F.batch_norm(x, None, None, weight, bias, True, 0.0, self.eps)
         pending = self.switch.seen
@@ -210,10 +212,10 @@ class BranchBatchNorm(nn.Module):
             y = self.drop(y)
         return y if self.act is None else self.act(y)
 
-    def _rows(self, x: Tensor) -> list[int]:
+    def _rows(self, x: Tensor, groups: int) -> list[int]:
         """Return the number of rows of each group: at least two, and all rows of its images."""
         images = self.switch.images or len(x)
-        sizes = run_sizes(images, min(self.groups, images, len(x) // 2))
+        sizes = run_sizes(images, min(groups, images, len(x) // 2))
         return [len(x) // images * size for size in sizes]
 
     def _grouped(
@@ -272,19 +274,22 @@ class _FixedNorm(torch.autograd.Function):
         eps: float,
         scale: Tensor | None,
     ) -> Tensor:
-        ctx.save_for_backward(x, mean, var, weight, scale)
+        ctx.save_for_backward(x, mean, var, weight)
         ctx.eps = eps
+        ctx.scale = scale
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, mean, var, weight, scale = ctx.saved_tensors
+        x, mean, var, weight = ctx.saved_tensors
         dy = gradients[0]
         dx = None
         dweight = None
         dbias = None
         if ctx.needs_input_grad[0]:
-            scale = weight * (var + ctx.eps).rsqrt() if scale is None else scale
+            scale = ctx.scale
+            if scale is None:
+                scale = weight * (var + ctx.eps).rsqrt()
             scale = scale.view(-1, *[1] * (x.ndim - 2))
             # out= does not support second derivatives
             dx = (
@@ -417,7 +422,7 @@ def convert(
     """
     world = processes.world_size()
     processes.make_parts(max(1, world // groups))
-    switch = _Switch(apart=groups > 1 and world > 1)
+    switch = Switch(apart=groups > 1 and world > 1)
     branches = tuple(branches)
 
     def replace(module: nn.Module) -> nn.Module:

@@ -16,7 +16,6 @@ from hexa.nn.branch_norm import BranchBatchNorm
 
 Network = TypeVar("Network", bound=nn.Module)
 
-_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 #: Batch-norm classes; timm's batch-norms with an activation are sub-classes of `_BatchNorm`.
 _NORMS = (_BatchNorm, BranchBatchNorm)
 #: Largest output difference that counts as rounding, as a share of the largest output.
@@ -55,11 +54,11 @@ def _folded(network: Network, images: Tensor) -> Network:
         raise ValueError("nothing to fold")
     names = {module: name for name, module in copied.named_modules()}
     for conv, norm in pairs:
-        _replace(copied, names[conv], fuse_conv_bn_eval(conv, norm))
+        copied.set_submodule(names[conv], fuse_conv_bn_eval(conv, norm))
         # keep dropout and activation, which some batch-norms apply after the normalisation
         further = [getattr(norm, name, None) for name in ("drop", "act")]
         kept = [module for module in further if module is not None]
-        _replace(copied, names[norm], nn.Sequential(*kept))
+        copied.set_submodule(names[norm], nn.Sequential(*kept))
     difference = (copied(images) - expected).abs().max()
     if not difference <= _ROUNDING * expected.abs().max():
         raise ValueError("outputs differ")
@@ -85,7 +84,7 @@ def _followers(network: nn.Module, images: Tensor) -> tuple[Tensor, list[tuple[A
 
     handles = []
     for module in network.modules():
-        if isinstance(module, _CONVOLUTIONS):
+        if isinstance(module, nn.Conv2d):
             handles.append(module.register_forward_hook(after))
         elif isinstance(module, _NORMS) and module.running_mean is not None:
             handles.append(module.register_forward_pre_hook(before))
@@ -96,8 +95,3 @@ def _followers(network: nn.Module, images: Tensor) -> tuple[Tensor, list[tuple[A
             handle.remove()
     pairs = [pair for pair, count in followed.items() if calls[pair[0]] == count == calls[pair[1]]]
     return output, pairs
-
-
-def _replace(network: nn.Module, name: str, module: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(network.get_submodule(parent), last, module)

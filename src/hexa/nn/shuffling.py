@@ -28,12 +28,17 @@ def in_other_places(
     own = slice(begin, begin + size)
     # every process takes the images at its positions in the permutation
     total = size * processes.world_size()
-    permutation = draws.drawn(
-        lambda own: torch.randperm(total, generator=own.generator()), stream, crops.device
-    )
-    mine = processes.all_gather(crops)[permutation[own]]
+
+    def draw(own: Stream) -> Tensor:
+        return torch.randperm(total, generator=own.generator())
+
+    # several processes look at the permutation on the host
+    alone = processes.world_size() == 1
+    permutation = draws.drawn(draw, stream, crops.device) if alone else draw(stream)
+    mine = processes.take_rows(crops, permutation)
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)
+    permutation = permutation.to(crops.device, non_blocking=True)
     # return the results to the processes of their images
     shuffled = processes.all_gather(encode(mine))
     back = torch.empty_like(permutation)

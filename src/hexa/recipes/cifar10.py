@@ -72,7 +72,7 @@ def _small(given: Fields) -> Fields:
     """Return the fields of the small version of a recipe.
 
     At equal training time, three wide stages on a fixed stem learn more than four narrow stages; so do Muon, and smaller
-    views of larger crops (docs/results.md). Fields in `small` take precedence.
+    views of larger crops (benchmarks/tables.md). Fields in `small` take precedence.
     """
     experiment = make("", given)
     views = experiment.views

@@ -18,6 +18,8 @@ Shown = dict[str, Any]
 """The content of a template, by name."""
 #: The picture of a run's hard examples in its folder.
 GALLERY = "gallery.png"
+#: The first bytes of every PNG.
+_PNG = b"\x89PNG\r\n\x1a\n"
 #: Bytes of that file, at most.
 _LARGEST_FILE = 32 * 1024**2
 
@@ -111,7 +113,10 @@ def _pictures(runs: Sequence[Run], pages: Sequence[Shown]) -> Iterator[Shown]:
         try:
             if path.exists():
                 parsing.check(path, _LARGEST_FILE, within=run.folder)
-                source = data_uri("image/png", path.read_bytes())
+                content = path.read_bytes()
+                if not content.startswith(_PNG):
+                    raise UserError(f"{GALLERY} is not a PNG")
+                source = data_uri("image/png", content)
                 yield {"name": page["name"], "slot": page["slot"], "source": source}
             elif run.config:
                 page["notes"].append("no pictures; hexa report … --data SOURCE makes them")

@@ -88,14 +88,20 @@ def format_passes(passes: float, new: int | None = None) -> str:
 
     new: the number of passes with views of their own; None if all have.
 
-    >>> format_passes(12), format_passes(39.7, 7)
-    ('12 passes over the images', '7 passes over the images and 32.7 repeats of their views')
+    >>> format_passes(12), format_passes(39.7, 1)
+    ('12 passes over the images', '1 pass over the images and 38.7 repeats of their views')
     """
     drawn = passes if new is None else min(passes, new)
-    said = f"{round(drawn, 1):g} passes over the images"
+    said = f"{_tenths(drawn, 'pass', 'passes')} over the images"
     if drawn == passes:
         return said
-    return f"{said} and {round(passes - drawn, 1):g} repeats of their views"
+    return f"{said} and {_tenths(passes - drawn, 'repeat', 'repeats')} of their views"
+
+
+def _tenths(count: float, one: str, several: str) -> str:
+    """A count of at most one decimal, and what is counted."""
+    shown = f"{count:.1f}".removesuffix(".0")
+    return f"{shown} {one if shown == '1' else several}"
 
 
 def text(value: Any) -> str:

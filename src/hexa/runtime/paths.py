@@ -107,7 +107,9 @@ def folder(spec: str, path: Path) -> Path:
     """Return `path`, the folder of a source named `spec`. Raises UserError if it is not a
     folder."""
     if not path.is_dir():
-        problem = "is a file, not a folder" if path.is_file() else "no such folder"
+        problem = "no such folder"
+        if path.exists():
+            problem = "is a file, not a folder" if path.is_file() else "is not a folder"
         near = difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*/")], 1)
         remedy = f"did you mean '{path.parent / near[0]}'?" if near else "give the path of a folder"
         raise UserError(f"data '{spec}': {problem}: {path}; {remedy}")
@@ -171,6 +173,4 @@ def check(backbones: Iterable[str], sources: Iterable[str]) -> None:
         body = parts(name).body
         path = body.removeprefix("folder:")
         if path and ":" not in path and (path != body or os.path.sep in path):
-            place = location(path)
-            if not place.exists():
-                folder(name, place)
+            folder(name, location(path))

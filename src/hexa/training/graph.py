@@ -100,6 +100,8 @@ class Steps:
             return "no CUDA device"
         if processes.world_size() > 1:
             return "several processes exchange numbers on the host"
+        if self.objective.score.accumulate > 1:
+            return "gradient accumulation seeds layers on the host"
         if moving or not method.is_static:
             return f"steps of {', '.join(moving) or type(method).__name__} differ"
         if not self.optimizer.may_be_captured:

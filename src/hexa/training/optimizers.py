@@ -17,6 +17,7 @@ from torch import nn
 
 from hexa.config import Config
 from hexa.ops.draws import of_step
+from hexa.runtime.gradients import GradientAverage
 from hexa.training.muon import Muon, move, velocities
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
@@ -190,6 +191,7 @@ class ScheduledOptimizer:
         steps = self.epochs * self.steps_per_epoch
         self._planned = self.total_steps = min(steps, max_steps or steps)
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.average = GradientAverage(self.parameters)
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""

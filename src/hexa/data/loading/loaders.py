@@ -177,11 +177,15 @@ class PretrainLoader:
                 del cut
             yield Batch(made, to_device(index, self.device), own, number)
 
-    def stored(self, order: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """Return the images of a step on the device, and their positions."""
+    def stored(self, order: Tensor, step: int, rows: slice | None = None) -> tuple[Tensor, Tensor]:
+        """Return the images of a step on the device, and their positions.
+
+        rows: rows of the global batch (default: those of this process).
+        """
         assert self.store is not None
         first = step * self.batch_size
-        index = self.store.stand_in[order[first + self.rows.start : first + self.rows.stop]]
+        rows = rows or self.rows
+        index = self.store.stand_in[order[first + rows.start : first + rows.stop]]
         index = to_device(index, self.device)
         return self.store.take(index), index
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 #: Number of images per task of a worker; small, so that several workers share a batch and little shared memory is used.
 PART = 32
-#: Maximum number of worker processes.
-_MOST_WORKERS = 16
+#: Maximum number of worker processes that are chosen automatically; their batches wait in shared memory.
+_MOST_WORKERS = 32
 Problems = list[tuple[int, str]]
 
 

@@ -117,14 +117,14 @@ class Views:
         drawn = []
         for place, group in enumerate(self.groups):
             own = stream.child("views", place) if place else stream.child("views")
-            numbers = [torch.rand((rows.stop, group.count, _COLUMNS), generator=own.generator())]
-            for name, columns in further.items():
-                if columns:
-                    generator = stream.child(name, place).generator()
-                    numbers.append(
-                        torch.rand((rows.stop, group.count, columns), generator=generator)
-                    )
-            drawn.append(torch.cat(numbers, 2)[rows.start or 0 :].transpose(0, 1))
+            streams = [(own, _COLUMNS)]
+            streams += [(stream.child(name, place), count) for name, count in further.items()]
+            numbers = []
+            for each, columns in streams:
+                shape = (rows.stop, group.count, columns)
+                before = torch.rand(shape, generator=each.generator())
+                numbers.append(before[rows.start or 0 :])
+            drawn.append(torch.cat(numbers, 2).transpose(0, 1))
         return torch.cat(drawn)
 
     def by_group(self, numbers: Tensor) -> Iterator[tuple[Group, Tensor]]:

@@ -1,4 +1,4 @@
-"""The whole network trained on all labels by Adamax, the rate chosen on held-out training images.
+"""Trains the whole network on all labels by Adamax; the rate is chosen on held-out training images.
 
 F27.
 """

@@ -210,4 +210,5 @@ PROTOCOL = Protocol(
     presets=PRESETS,
     identity=partial(identity, PRESETS),
     extracts=lambda options: ("fit", "test") if isinstance(options, AdamaxOptions) else ("test",),
+    together=lambda options: isinstance(options, LinearOptions),
 )

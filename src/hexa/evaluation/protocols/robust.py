@@ -1,7 +1,7 @@
 """Robust accuracy: the softmax regression of `probe` on the frozen backbone, under adversarial attack or image corruption.
 Presets `apgd`: APGD on the cross-entropy and on the targeted DLR loss, 100 steps each, on 1,000 images, ε in 1/255;
-`autoattack`: also FAB and Square; `pgd`: projected gradients on the cross-entropy, which overstates robust accuracy, to
-compare with numbers that were published so; `corruptions`: the fifteen corruptions of ImageNet-C and CIFAR-10-C, five severities each.
+`autoattack`: also FAB and Square; `pgd`: projected gradients on the cross-entropy, which overstates robust accuracy, for
+comparison with published numbers; `corruptions`: the fifteen corruptions of ImageNet-C and CIFAR-10-C, five severities each.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RobustOptions(Config):
     """Options of every preset of the protocol `robust`."""
 
     images: int | None = pydantic.Field(default=None, gt=0)
-    """Number of test images, the same ones for every backbone and seed (default: all)."""
+    """Number of test images, the same ones for every backbone and seed; none scores all."""
 
 
 class CorruptionOptions(RobustOptions):
