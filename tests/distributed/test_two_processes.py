@@ -18,6 +18,7 @@ from hexa.core import MethodConfig
 from hexa.hard_examples.cutmix import CutMix
 from hexa.ops import draws
 from hexa.runtime import processes
+from hexa.runtime.gradients import average_gradients
 from hexa.runtime.random import Stream
 from hexa.testing.cases import CasePasses
 from hexa_paper.hard_examples import unmix
@@ -131,7 +132,7 @@ def trained(case: Case) -> State:
     for step in range(STEPS):
         batch = case.batch(step)
         backward(objective, batch)
-        processes.average_gradients(parameters)
+        average_gradients(parameters)
         result |= {
             f"gradient {step} {n}": p.grad.clone()
             for n, p in method.named_parameters()
@@ -152,7 +153,7 @@ def go_on(case: Case, state: State) -> State:
     )
     method.start_epoch(1, CasePasses(case.made(), torch.float64))
     backward(case.objective(method), case.batch(STEPS))
-    processes.average_gradients([p for p in method.parameters() if p.requires_grad])
+    average_gradients([p for p in method.parameters() if p.requires_grad])
     return {
         n: p.grad for n, p in method.named_parameters() if p.grad is not None
     } | method.checkpoint()

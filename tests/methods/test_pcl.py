@@ -17,6 +17,7 @@ from hexa.methods.pcl import PCL, PCLConfig, PCLLabels
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.ops.proto_nce import concentrations
 from hexa.runtime import processes
+from hexa.runtime.gradients import average_gradients
 from hexa.runtime.random import Stream
 from tests.distributed.together import run_together
 
@@ -258,7 +259,7 @@ def clustered(world_size: int) -> dict[str, Tensor]:
     data = replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
     labels = made.pseudo_labels(data, None)
     made.loss(made.embed(made.anchors(data), MAIN), labels).mean().backward()
-    processes.average_gradients(p for p in made.parameters() if p.requires_grad)
+    average_gradients(p for p in made.parameters() if p.requires_grad)
     made.commit(data, None, labels)
     gradients = {f"gradient {n}": p.grad for n, p in made.named_parameters() if p.grad is not None}
     made.start_epoch(1, Data())

@@ -270,7 +270,9 @@ def _say_verdict(record: Mapping[str, Any], out: Path, console: Console) -> None
 
         report([out], out / REPORT)
     console.print(f"report: {out / REPORT}")
-    console.print(f"to load the better weights, {out / WINNER}, for {winner['size']} px:")
+    console.print(
+        f"to load the better weights ({out / WINNER}, for images of {winner['size']} px):"
+    )
     console.print(winner["load"])
     if "pretrained=True" in winner["load"]:
         console.print("to fine-tune, replace the first num_classes=0 with your number of classes")

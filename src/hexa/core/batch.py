@@ -76,11 +76,14 @@ class Branch:
     adversarial views).
     training: normalise with batch statistics; otherwise with running statistics.
     update: let this pass update the running statistics; extra passes of an attack must not.
+    part, parts: this pass sees micro-batch `part` of `parts`, with batch statistics of its own.
     """
 
     name: str = "main"
     training: bool = True
     update: bool = True
+    part: int = 0
+    parts: int = 1
 
     @classmethod
     def of(cls, text: str, update: bool = True) -> Branch:
@@ -92,6 +95,16 @@ class Branch:
     def normalizes_as(self, other: Branch) -> bool:
         """True if a pass through `other` gives the same result."""
         return (self.name, self.training) == (other.name, other.training)
+
+    def momentum(self, momentum: float) -> float:
+        """How far this pass moves running statistics, so that all parts together move them as one pass would.
+
+        m_k = (m / K) / (1 − m + k·m / K), k = 1 … K:  r ← (1 − m)·r + m · mean of the parts' statistics
+        """
+        if self.parts == 1:
+            return momentum
+        share = momentum / self.parts
+        return share / (1 - momentum + (self.part + 1) * share)
 
 
 MAIN = Branch("main")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import reduce
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -13,6 +14,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.core.batch import MAIN, Branch, Index, PseudoLabels
 from hexa.core.method import Method
+from hexa.core.micro_batches import MicroBatches
 
 Autocast = Callable[[], AbstractContextManager[object]]
 Mixture = tuple[tuple[PseudoLabels, Tensor], ...]
@@ -24,13 +26,19 @@ class Score:
 
     Hard examples of every method use it to measure difficulty.
     clean: use the method's `clean_loss` instead of its `loss`.
+    accumulate: number of micro-batches in which gradients are computed.
     """
 
     def __init__(
-        self, method: Method, autocast: Autocast = nullcontext, clean: bool = False
+        self,
+        method: Method,
+        autocast: Autocast = nullcontext,
+        clean: bool = False,
+        accumulate: int = 1,
     ) -> None:
         self.method = method
         self.autocast = autocast
+        self.accumulate = accumulate
         self.loss = method.clean_loss if clean else method.loss
 
     def embed(self, crops: tuple[Tensor, ...], branch: Branch) -> Tensor:
@@ -60,8 +68,15 @@ class Score:
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
         still = replace(branch, update=False)
         with torch.enable_grad():
-            loss = self(replace(example, crops=crops, branch=still)).mean()
-            return torch.autograd.grad(loss, crops)
+            if self.accumulate == 1:
+                loss = self(replace(example, crops=crops, branch=still)).mean()
+                return torch.autograd.grad(loss, crops)
+            batches = MicroBatches(self, crops, still)
+            embedding = batches.embedding()
+            self.of(embedding, example.mixture).mean().backward(inputs=[embedding])  # type: ignore[no-untyped-call]
+            for replay in batches.replays(embedding):
+                replay.backward(inputs=crops)  # type: ignore[no-untyped-call]
+        return tuple(cast(Tensor, crop.grad) for crop in crops)
 
 
 def sum_weighted(terms: list[tuple[Tensor, Tensor]]) -> Tensor:

@@ -220,6 +220,8 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     #: True if pseudo-labels are computed from the clean embedding of the images (SwAV, SimCLR).
     labels_from_embedding: bool = False
+    #: True if the loss of an image depends on no other image's embedding, so that micro-batches add up to the batch.
+    loss_per_image: bool = False
     #: True if the method only passes crops through `encoder`, so that activations may be cached.
     embeds_plainly: bool = False
     #: Allowed number of views: (least, most, reason); the config's `views_needed`.

@@ -61,6 +61,8 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
 
     encoder: Encoder
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: BYOLConfig,

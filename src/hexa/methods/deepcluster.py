@@ -123,6 +123,8 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     first epoch one pass fills the bank. The bank holds clean embeddings only (D34).
     """
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: DeepClusterConfig,

@@ -87,6 +87,8 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     batch-norm (a ViT) has one branch for all examples.
     """
 
+    loss_per_image = True
+
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

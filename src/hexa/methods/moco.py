@@ -136,6 +136,8 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     statistics and nothing is shuffled.
     """
 
+    loss_per_image = True
+
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

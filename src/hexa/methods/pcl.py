@@ -110,6 +110,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     is None.
     """
 
+    loss_per_image = True
+
     def __init__(self, config: PCLConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

@@ -47,6 +47,8 @@ class DrawnClasses(PseudoLabels):
 class ClassifiesDraws(Method[DrawnClasses]):
     """A method whose head classifies the transformation drawn for each view, with cross-entropy."""
 
+    loss_per_image = True
+
     def directions(self, embedding: Tensor) -> None:
         return None
 

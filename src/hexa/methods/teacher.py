@@ -124,6 +124,8 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
 
     encoder: Encoder
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: TeacherConfig,

@@ -55,6 +55,9 @@ class NetworkConfig(Config):
     streams: str = pydantic.Field(default="one", max_length=100)
     """one: a single network. lab: two such networks for RGB images, one for lightness (L) and one
     for colour (a and b of CIE Lab); their features are concatenated (CMC)."""
+    checkpoint: bool = False
+    """Store only the input of each block, and recompute its activations in the backward pass: less
+    memory, the same gradients, one more forward pass."""
     mean: Channels = IMAGENET_MEAN
     """Mean of each channel over the data, or one number for all channels, for pixels in [0, 1].
     auto measures it when the run begins, and is shown as [] until then."""

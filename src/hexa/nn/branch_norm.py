@@ -34,7 +34,7 @@ def run_sizes(images: int, groups: int) -> list[int]:
 
 
 @dataclass
-class _Switch:
+class Switch:
     """The current branch of a network's batch-norms; all of them share this object, so switching is
     free.
 
@@ -68,7 +68,7 @@ class BranchBatchNorm(nn.Module):
     """Normalise with fixed running statistics, also in training (`keep_statistics`)."""
 
     def __init__(
-        self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: _Switch
+        self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: Switch
     ) -> None:
         super().__init__()
         if plain.momentum is None or not (plain.affine and plain.track_running_stats):
@@ -93,32 +93,32 @@ class BranchBatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         branch = self.switch.branch
         chosen: Any = self if branch.name == "main" else getattr(self, branch.name)
+        groups = max(1, self.groups // branch.parts)
+        momentum = branch.momentum(self.momentum)
         if self.kept or not (self.training and branch.training):
             y = _fixed(
                 x, chosen.running_mean, chosen.running_var, chosen.weight, chosen.bias, self.eps
             )
-        elif self.part > 1 or (self.groups > 1 and len(x) > 1):
+        elif self.part > 1 or (groups > 1 and len(x) > 1):
             y, mean, var = (
-                self._synchronized(x, chosen) if self.part > 1 else self._grouped(x, chosen)
+                self._synchronized(x, chosen) if self.part > 1 else self._grouped(x, chosen, groups)
             )
             if branch.update:
                 chosen.num_batches_tracked.add_(1)
-                chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), self.momentum)
-                chosen.running_var.lerp_(var.to(chosen.running_var.dtype), self.momentum)
+                chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), momentum)
+                chosen.running_var.lerp_(var.to(chosen.running_var.dtype), momentum)
         elif branch.update:
             chosen.num_batches_tracked.add_(1)
             mean = chosen.running_mean
             var = chosen.running_var
-            y = F.batch_norm(
-                x, mean, var, chosen.weight, chosen.bias, True, self.momentum, self.eps
-            )
+            y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, True, momentum, self.eps)
         else:
             y = F.batch_norm(x, None, None, chosen.weight, chosen.bias, True, 0.0, self.eps)
         if self.drop is not None:
             y = self.drop(y)
         return y if self.act is None else self.act(y)
 
-    def _grouped(self, x: Tensor, chosen: Any) -> tuple[Tensor, ...]:
+    def _grouped(self, x: Tensor, chosen: Any, groups: int) -> tuple[Tensor, ...]:
         """Normalise each group separately; return y, and the mean and variance for the running
         statistics.
 
@@ -126,8 +126,7 @@ class BranchBatchNorm(nn.Module):
         """
         images = self.switch.images or len(x)
         rows = [
-            len(x) // images * size
-            for size in run_sizes(images, min(self.groups, images, len(x) // 2))
+            len(x) // images * size for size in run_sizes(images, min(groups, images, len(x) // 2))
         ]
         together = x.is_cuda and rows[0] == rows[-1]
         return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps, together)  # type: ignore[no-any-return]
@@ -323,7 +322,7 @@ def convert(
     """
     world = processes.world_size()
     processes.make_parts(max(1, world // groups))
-    switch = _Switch(apart=groups > 1 and world > 1)
+    switch = Switch(apart=groups > 1 and world > 1)
     branches = tuple(branches)
 
     def replace(module: nn.Module) -> nn.Module:

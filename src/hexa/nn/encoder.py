@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         """
         with use_branch(self, through, images or len(crops[0])):
             if together:
-                return self.multi_crop(crops)
+                return self.multi_crop(crops, through.parts)
             return torch.stack([self(crop) for crop in crops])
 
     def embed(
@@ -109,16 +109,17 @@ class Encoder(nn.Module):
         self.features = torch.compile(self.features, *args, **kwargs)  # type: ignore[method-assign]
         self.multi_crop = torch.compile(self.multi_crop, *args, **kwargs)  # type: ignore[method-assign]
 
-    def multi_crop(self, crops: tuple[Tensor, ...]) -> Tensor:
+    def multi_crop(self, crops: tuple[Tensor, ...], micro_batches: int = 1) -> Tensor:
         """V crops [B, C, S_v, S_v] -> projections [V, B, D].
 
         Consecutive crops of one size go through the backbone together, so batch statistics are per
         size; the head sees all crops at once (F8). With groups, rows are ordered by run, so that a
         run has the same images in every crop.
+        micro_batches: the crops are one of this number of micro-batches.
         """
         count = len(crops)
         batch = len(crops[0])
-        sizes = run_sizes(batch, max(1, min(self.groups, batch)))
+        sizes = run_sizes(batch, max(1, min(self.groups // micro_batches, batch)))
         # the backbone sees the crops of one size together
         alike = itertools.groupby(crops, key=lambda crop: crop.shape[1:])
         features = [self.features(_by_run(list(same), sizes)) for _, same in alike]

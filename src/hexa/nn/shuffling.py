@@ -28,10 +28,10 @@ def in_other_places(
     # every process takes the images at its positions in the permutation
     total = size * processes.world_size()
     permutation = torch.randperm(total, generator=stream.generator())
-    permutation = permutation.to(crops.device, non_blocking=True)
-    mine = processes.all_gather(crops)[permutation[own]]
+    mine = processes.take_rows(crops, permutation)
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)
+    permutation = permutation.to(crops.device, non_blocking=True)
     # return the results to the processes of their images
     shuffled = processes.all_gather(encode(mine))
     back = torch.empty_like(permutation)

@@ -15,6 +15,7 @@ from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Autocast, Example, Score
 from hexa.core.hard_example import HardExample, check_made
 from hexa.core.method import Method, check_branches, check_views
+from hexa.core.micro_batches import MicroBatches
 from hexa.objective.shares import (
     STD,
     ObjectiveConfig,
@@ -41,6 +42,8 @@ class Objective:
     steps: number of steps of the whole training; the `start` of a hard example is a share of them.
     None: all hard examples start at the first step. Until the first hard example starts, a step
     trains the method alone on the whole batch.
+    accumulate: number of micro-batches of a pass. Their gradients add up to those of the whole
+    batch; pseudo-labels and hard examples are made of all images of this process, as without it.
     Raises ConfigError if the shares of the batch do not fit, UserError if the method lacks a
     batch-norm branch.
     """
@@ -54,6 +57,7 @@ class Objective:
         autocast: Autocast = nullcontext,
         share_gradients: bool = True,
         steps: int | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.method = method
         self.config = config or ObjectiveConfig()
@@ -63,10 +67,11 @@ class Objective:
         self.hard_examples = {name: given[name] for name in self._onsets}
         self.config.check(self.hard_examples, method)
         check_branches(method, set(branches(self.hard_examples)))
-        self.clean_score = Score(method, autocast, clean=True)
-        self.score = Score(method, autocast)
+        self.clean_score = Score(method, autocast, True, accumulate)
+        self.score = Score(method, autocast, accumulate=accumulate)
         self.share_gradients = share_gradients
-        self._remembered: tuple[Tensor, PseudoLabels] | None = None
+        self._clean: Tensor | None = None
+        self._labels: PseudoLabels | None = None
         self._checked: set[str] = set()
 
     def present(self, step: int | None = None) -> dict[str, HardExample]:
@@ -110,7 +115,6 @@ class Objective:
         # plan which images each term sees, and walk through the terms
         plan = self.plan(batch.step)
         rows = self.config.rows(plan.shares, len(batch))
-        self._remembered = None
         merges = self.config.split and len(rows) > 1
         return self._split(batch, plan, rows) if merges else self._one_by_one(batch, plan, rows)
 
@@ -126,15 +130,19 @@ class Objective:
         anchors = self.method.anchors(batch)
         crops = tuple(crop[rows[STD]] for crop in anchors)
         crops = self._watched(plan, STD, MAIN, crops)
-        embedding = self.score.embed(crops, MAIN)
+        batches = MicroBatches(self.score, crops, MAIN)
+        apart = self.method.loss_per_image and batches.several
+        embedding = None if apart and batch.known else batches.embedding()
         # make the pseudo-labels of all images
-        whole = len(crops[0]) == len(batch)
-        labels = self._pseudo_labels(batch, embedding.detach() if whole else None)
-        self._remembered = (embedding.detach(), labels)
+        known = None
+        if embedding is not None and len(crops[0]) == len(batch):
+            known = embedding.detach()
+        labels = self._pseudo_labels(batch, known)
+        self._labels = labels
         # yield the loss of the clean views
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
-        yield self._term(plan, {STD: clean}, [embedding])
+        yield from self._terms(plan, {STD: clean}, batches, embedding)
         del embedding
         made = {STD: _with_gradient(clean)}
         for name in plan.weights:
@@ -145,7 +153,10 @@ class Objective:
             crops = self._watched(plan, name, example.branch, example.crops)
             example = replace(example, crops=crops)
             # embed its views and yield its loss
-            yield self._term(plan, {name: example}, [self.score.embed(crops, example.branch)])
+            batches = MicroBatches(self.score, crops, example.branch)
+            found = None if apart else batches.embedding()
+            yield from self._terms(plan, {name: example}, batches, found)
+            del found
             made[name] = _with_gradient(example)
 
     def _split(
@@ -167,15 +178,55 @@ class Objective:
         for name, part in rows.items():
             example = self._example(batch, name, part, {}, everything)
             passes.setdefault((example.branch, len(example.crops)), {})[name] = example
+        self._labels = labels
         for (branch, _), together in passes.items():
             # embed the parts of a branch together, and yield the sum of their losses
             parts = zip(*(example.crops for example in together.values()), strict=True)
-            embedding = self.score.embed(tuple(map(torch.cat, parts)), branch)
-            sizes = [len(example) for example in together.values()]
-            pieces = torch.split(embedding, sizes, dim=1)
-            if STD in together:  # the first of its pass
-                self._remembered = (pieces[0].detach(), labels)
-            yield self._term(plan, together, pieces)
+            batches = MicroBatches(self.score, tuple(map(torch.cat, parts)), branch)
+            yield from self._terms(plan, together, batches, batches.embedding())
+
+    def _terms(
+        self,
+        plan: StepPlan,
+        examples: Mapping[str, Example],
+        batches: MicroBatches,
+        embedding: Tensor | None,
+    ) -> Iterator[Term]:
+        """The terms of a pass. Without micro-batches it is one. With them it is one each, if there is no `embedding` of
+        all images; otherwise the loss of all, and then its way back through each."""
+        if embedding is None:
+            for name, example in examples.items():
+                yield from self._apart(plan.weights[name], name, example, batches)
+            return
+        sizes = [len(example) for example in examples.values()]
+        yield self._term(plan, examples, torch.split(embedding, sizes, dim=1))
+        if batches.several:
+            for replay in batches.replays(embedding):
+                yield Term(replay, {})
+
+    def _apart(
+        self, weight: float, name: str, example: Example, batches: MicroBatches
+    ) -> Iterator[Term]:
+        """A term for each micro-batch, weighted by its share of the images; the last has the part of all of them."""
+        losses = []
+        embeddings = []
+        parts = dict[str, Part]()
+        for number, rows in enumerate(batches.rows, 1):
+            embedding = batches.embed(number - 1)
+            mixture = tuple((labels[rows], share[:, rows]) for labels, share in example.mixture)
+            share = embedding.shape[1] / len(example)
+            loss = share * example.score.of(embedding, mixture).mean()
+            losses.append(loss.detach())
+            embeddings.append(embedding.detach())
+            if number == len(batches.rows):
+                total = torch.stack(losses).sum()
+                parts[name] = self._part(name, total, torch.cat(embeddings, 1), example)
+            yield Term(weight * loss, parts)
+
+    def _part(self, name: str, loss: Tensor, embedding: Tensor, example: Example) -> Part:
+        if name == STD:
+            self._clean = embedding.detach()
+        return Part(loss.detach(), embedding.detach(), example, self.method)
 
     def _term(
         self,
@@ -189,15 +240,17 @@ class Objective:
         for (name, example), embedding in zip(examples.items(), embeddings, strict=True):
             loss = example.score.of(embedding, example.mixture).mean()
             weighted.append(plan.weights[name] * loss)
-            parts[name] = Part(loss.detach(), embedding.detach(), example, self.method)
-        return Term(torch.stack(weighted).sum(), parts)
+            parts[name] = self._part(name, loss, embedding, example)
+        alone = self.score.accumulate == 1 and not self.config.split
+        last = alone and list(plan.weights)[-1] in examples
+        return Term(torch.stack(weighted).sum(), parts, last)
 
     def commit(self, batch: Batch) -> None:
         """Update the method's state from this step; call it once, after the optimizer's step."""
-        remembered = self._remembered
-        self._remembered = None
-        assert remembered is not None, "commit follows losses"
-        self.method.commit(batch, *remembered)
+        assert self._clean is not None, "commit follows losses"
+        self.method.commit(batch, self._clean, self._labels)
+        self._clean = None
+        self._labels = None
 
     def examples(self, batch: Batch) -> dict[str, Example]:
         """Return the clean example and every hard example of the whole batch, for visualisation;

@@ -39,7 +39,12 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A weighted loss to back-propagate, and its summands (several if passes were merged)."""
+    """A weighted loss to back-propagate, and its summands (several if passes were merged).
+
+    Of the terms of a pass in micro-batches, one has the summands, of all images. last: no other
+    term of this step follows; False if that is unknown.
+    """
 
     loss: Tensor
     parts: dict[str, Part]
+    last: bool = False

@@ -101,7 +101,7 @@ def affine(
     high, wide = images.shape[2:]
     x = (torch.arange(wide, device=images.device) * 2 + 1).div(wide).sub_(1)  # [W]
     y = (torch.arange(high, device=images.device) * 2 + 1).div(high).sub_(1)[:, None]  # [H, 1]
-    # not affine_grid: its matrix product can be off by more than a pixel
+    # not affine_grid: the precision of its matrix product may be too low
     across, down, shift = (matrix[:, :, None, None, part] for part in range(3))  # [B, 2, 1, 1]
     seen = (across * x + down * y + shift).permute(0, 2, 3, 1)  # [B, H, W, 2]
     inside = ((seen >= -1) & (seen < 1)).all(3)[:, None]

@@ -22,6 +22,7 @@ from hexa.data.views.making import Views
 from hexa.evaluation.collective import from_main
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
+from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.nn.encoder import Encoder
 from hexa.nn.trunk import Trunk
 from hexa.objective import STD, Objective
@@ -58,6 +59,11 @@ class Machine(NamedTuple):
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
     """Return the facts that a method needs to allocate its buffers. Raises ConfigError for incompatible sizes."""
     check_batch_size(experiment.batch_size, data_size, experiment.data)
+    images = experiment.batch_size // processes.world_size()
+    parts = experiment.training.accumulate
+    if images % parts:
+        message = f"{parts} micro-batches do not divide the {images} images of a process"
+        raise ConfigError([("training.accumulate", message)])
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
         outline = backbones.outline(experiment.network)
@@ -206,6 +212,9 @@ def build_method(
         precisions.place(method, device) if experiment.training.channels_last else method.to(device)
     )
     processes.broadcast_state(method)
+    if experiment.network.checkpoint and not checkpoint_blocks(method):
+        message = f"{experiment.network.name} has no blocks; leave it out"
+        raise ConfigError([("network.checkpoint", message)])
     if experiment.training.compile:
         for network in [
             module for module in method.modules() if isinstance(module, Encoder)
@@ -285,11 +294,14 @@ def build_objective(
 
     steps: number of steps of the training; None, for pictures and timing, activates every hard example at once.
     """
-    hard = experiment.hard_examples
-    config = experiment.objective
-    autocast = machine.autocast
     return Objective(
-        method, hard, config, autocast=autocast, share_gradients=share_gradients, steps=steps
+        method,
+        experiment.hard_examples,
+        experiment.objective,
+        autocast=machine.autocast,
+        share_gradients=share_gradients,
+        steps=steps,
+        accumulate=experiment.training.accumulate,
     )
 
 
@@ -308,7 +320,7 @@ def fingerprint(experiment: Experiment, source: Source) -> str:
     """Return a hash of everything that determines the trajectory: images, and experiment without training and monitor."""
     others: dict[str, Any] = dict.fromkeys(("training", "monitor", "recipe", "data"), True)
     # the path of weights does not matter, because their digest is included
-    others |= {"start": {"weights", "crop", "interpolation"}}
+    others |= {"start": {"weights", "crop", "interpolation"}, "network": {"checkpoint"}}
     parts = [*experiment.essence(others), source.fingerprint]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,7 +40,7 @@ class ProcessEnded(RuntimeError):
 class _World:
     """State that belongs to torch's process group.
 
-    patient: group of all processes for `exchange`, without a time limit.
+    patient: group of all processes through their hosts, without a time limit.
     parts: groups of consecutive processes by size.
     alone: True inside `alone()`.
     """
@@ -111,10 +111,22 @@ def exchange(what: Any) -> list[Any]:
     without a time limit."""
     values = [what] * (1 + helpers())
     if helpers():
-        if _world.patient is None:
-            _world.patient = _together(dist.new_group, backend="gloo", timeout=_NO_LIMIT)
-        _together(dist.all_gather_object, values, what, _world.patient)
+        _together(dist.all_gather_object, values, what, _patient())
     return values
+
+
+def host_max(numbers: list[int]) -> list[int]:
+    """The maximum of each of these small numbers over all processes, without asking a device."""
+    values = torch.tensor(numbers, dtype=torch.uint8)
+    if world_size() > 1:
+        _together(dist.all_reduce, values, dist.ReduceOp.MAX, _patient())
+    return values.tolist()
+
+
+def _patient() -> dist.ProcessGroup:
+    if _world.patient is None:
+        _world.patient = _together(dist.new_group, backend="gloo", timeout=_NO_LIMIT)
+    return cast(dist.ProcessGroup, _world.patient)
 
 
 def gather_rows(rows: Tensor) -> list[Tensor]:
@@ -176,9 +188,9 @@ def is_main() -> bool:
 
 
 def barrier() -> None:
-    """Wait for all processes."""
+    """Wait for all processes, without a time limit."""
     if world_size() > 1:
-        _together(dist.barrier)
+        exchange(None)
 
 
 def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
@@ -193,6 +205,26 @@ def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
     out = [torch.empty_like(tensor, memory_format=torch.contiguous_format) for _ in range(size)]
     _together(dist.all_gather, out, tensor.detach().contiguous(), _group(size))
     return torch.cat(out)
+
+
+def take_rows(rows: Tensor, places: Tensor) -> Tensor:
+    """This process's share of the rows of all processes in the order `places`, a permutation on the CPU.
+
+    Every process has equally many rows. Each is sent once, to the process that takes it, without gradient.
+    """
+    if world_size() == 1:
+        return rows[places.to(rows.device, non_blocking=True)]
+    size = len(rows)
+    taken = places.view(world_size(), size)  # by the processes that take them
+    owners = taken // size
+    given = taken[owners == rank()] % size
+    arrival = owners[rank()].argsort(stable=True)
+    counts = owners[rank()].bincount(minlength=world_size()).tolist()
+    sent = rows.detach()[given.to(rows.device)].contiguous()
+    received = torch.empty_like(sent)
+    sizes = (owners == rank()).sum(1).tolist()
+    _together(dist.all_to_all_single, received, sent, counts, sizes)
+    return received[arrival.argsort().to(rows.device)]
 
 
 def all_gather_with_gradient(tensor: Tensor) -> Tensor:
@@ -250,37 +282,28 @@ def _group(size: int) -> dist.ProcessGroup | None:
     return None if size == world_size() else _world.parts[size]
 
 
-@torch.no_grad()
+class Pending:
+    """A reduction of tensors of one dtype to their means over all processes, under way since it was made."""
+
+    @torch.no_grad()
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self.tensors = tensors
+        self.flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+        self.work = _together(dist.all_reduce, self.flat, async_op=True)
+
+    @torch.no_grad()
+    def wait(self) -> None:
+        """Write the means into the tensors; on a GPU the host does not wait."""
+        _together(self.work.wait)
+        pieces = torch.split(self.flat.div_(world_size()), [t.numel() for t in self.tensors])
+        shaped = [piece.view_as(t) for piece, t in zip(pieces, self.tensors, strict=True)]
+        torch._foreach_copy_(self.tensors, shaped)
+
+
 def average(tensors: list[Tensor]) -> None:
     """Average tensors of one dtype over all processes, in place and in one reduction."""
-    if world_size() == 1 or not tensors:
-        return
-    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-    mean = all_reduce_sum(flat).div_(world_size())
-    pieces = torch.split(mean, [tensor.numel() for tensor in tensors])
-    shaped = [piece.view_as(tensor) for piece, tensor in zip(pieces, tensors, strict=True)]
-    torch._foreach_copy_(tensors, shaped)
-
-
-def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Average the gradients over all processes in one reduction, once per step, after the last
-    backward (F19).
-
-    A missing gradient counts as zero if another process has one, and stays missing if none has. All
-    processes must pass the same parameters.
-    """
-    if world_size() == 1:
-        return
-    learning = [parameter for parameter in parameters if parameter.requires_grad]
-    here = torch.tensor([parameter.grad is not None for parameter in learning], dtype=torch.uint8)
-    anywhere = all_reduce_max(here.to(learning[0].device)).tolist()
-    gradients = []
-    for parameter, used in zip(learning, anywhere, strict=True):
-        if used:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-            gradients.append(parameter.grad)
-    average(gradients)
+    if world_size() > 1 and tensors:
+        Pending(tensors).wait()
 
 
 @torch.no_grad()

@@ -13,6 +13,7 @@ from hexa.core import Batch, HardExample, Method, MethodConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective, ObjectiveConfig
 from hexa.runtime import processes
+from hexa.runtime.gradients import average_gradients
 from hexa.runtime.random import Stream
 
 #: Images per step.
@@ -80,12 +81,10 @@ class Case:
         """Return the objective of the case for this method."""
         return Objective(method, self.hard_examples, config, **options)
 
-    def ungrouped(self) -> Case:
-        """Return the case with one group of batch statistics, `bn_groups` = 1, in its method and in
-        nested methods."""
-        return replace(
-            self, method=type(self.method).model_validate(_ungrouped(self.method.model_dump()))
-        )
+    def grouped(self, groups: int = 1) -> Case:
+        """Return the case with this number of `bn_groups` in its method and in nested methods."""
+        fields = _grouped(self.method.model_dump(), groups)
+        return replace(self, method=type(self.method).model_validate(fields))
 
     @property
     def fits(self) -> bool:
@@ -93,11 +92,14 @@ class Case:
         return not any(hard.refusal(self.method) for hard in self.hard_examples.values())
 
 
-def _ungrouped(fields: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: _ungrouped(value) if isinstance(value, dict) else 1 if name == "bn_groups" else value
-        for name, value in fields.items()
-    }
+def _grouped(fields: dict[str, Any], groups: int) -> dict[str, Any]:
+    made = dict(fields)
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            made[name] = _grouped(value, groups)
+        elif name == "bn_groups":
+            made[name] = groups
+    return made
 
 
 def share(whole: Batch) -> Batch:
@@ -147,7 +149,7 @@ def one_step(objective: Objective, optimizer: torch.optim.Optimizer, data: Batch
     """Take one training step on this process's share of a batch, as the trainer does."""
     for term in objective.losses(data):
         term.loss.backward()  # type: ignore[no-untyped-call]
-    processes.average_gradients([p for group in optimizer.param_groups for p in group["params"]])
+    average_gradients([p for group in optimizer.param_groups for p in group["params"]])
     optimizer.step()
     optimizer.zero_grad()
     objective.commit(data)

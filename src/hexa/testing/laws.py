@@ -14,9 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import start_processes
 
-from hexa.core import MAIN, Branch
+from hexa.core import MAIN, Branch, Method
 from hexa.hard_examples.adversarial import Adversarial
+from hexa.hard_examples.vat import VAT
 from hexa.nn.branch_norm import BranchBatchNorm
+from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.objective import STD
 from hexa.runtime import processes
 from hexa.testing.cases import BATCH, Case, train
@@ -90,7 +92,7 @@ def loss_is_pure(case: Case) -> None:
 
 def losses_follow_their_images(case: Case) -> None:
     """Reordering the images reorders their losses, with one group of batch statistics."""
-    method = case.ungrouped().build()
+    method = case.grouped().build()
     data = case.batch()
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
     embedding = method.embed(method.anchors(data), MAIN)
@@ -108,7 +110,7 @@ def losses_follow_their_images(case: Case) -> None:
 def scores_follow_their_images(case: Case) -> None:
     """Reordering the images of an example reorders their scores, because its mixture follows the
     images."""
-    case = case.ungrouped()
+    case = case.grouped()
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(2))
     for name, example in case.objective(case.build()).examples(case.batch()).items():
         scores = example.score(example)[:, order]
@@ -219,6 +221,42 @@ def shared_gradients_are_exact(case: Case) -> None:
                 _close(values[name], value, name, 1e-12, relative)
 
 
+def micro_batches_add_up(case: Case) -> None:
+    """Gradients of two micro-batches add up to those of the whole batch with two groups of batch statistics, to 1e-10."""
+    # attacks through running statistics differ: these move by one micro-batch after another
+    hard = {
+        name: made.but(generation=made.generation.replace("eval", "train"))
+        if isinstance(made, Adversarial | VAT)
+        else made
+        for name, made in case.hard_examples.items()
+    }
+    case = replace(case, hard_examples=hard).grouped(2 * processes.world_size())
+    whole, added = (gradients(case, case.build(), accumulate=parts) for parts in (1, 2))
+    _require(whole.keys() == added.keys(), "other parameters have a gradient")
+    remedy = "`loss_per_image` is for losses that compare an image with no other one of the batch"
+    for name, value in whole.items():
+        _close(added[name], value, f"gradient of {name} ({remedy})", 1e-10, 1e-10)
+
+
+def checkpointed_blocks_agree(case: Case) -> None:
+    """A network that recomputes its blocks has the same gradients and running statistics, bit for bit."""
+    plain = case.build()
+    thrifty = case.build()
+    checkpoint_blocks(thrifty)
+    kept = gradients(case, plain)
+    again = gradients(case, thrifty)
+    _require(kept.keys() == again.keys(), "other parameters have a gradient")
+    changed = differing(kept, again) | differing(state(plain), state(thrifty))
+    _require(not changed, f"recomputing blocks changed {_listed(changed)}")
+
+
+def gradients(case: Case, method: Method, **options: Any) -> dict[str, Tensor]:
+    """The gradients that the first batch leaves in a method."""
+    for term in case.objective(method, **options).losses(case.batch()):
+        term.loss.backward()  # type: ignore[no-untyped-call]
+    return {n: p.grad for n, p in method.named_parameters() if p.grad is not None}
+
+
 def a_resumed_method_goes_on(case: Case) -> None:
     """Two steps, a checkpoint and one more step give the same bits as three steps in a row."""
     whole = train(case, 3).checkpoint()
@@ -245,7 +283,7 @@ def two_processes_equal_one(case: Case) -> None:
         for hard in case.hard_examples.values()
     ):
         return  # each process draws other random numbers for its own images
-    case = case.ungrouped()
+    case = case.grouped()
     with tempfile.TemporaryDirectory() as folder:
         start_processes(
             _member, (f"file://{folder}/meet", folder, case), nprocs=2, start_method="fork"
@@ -300,6 +338,8 @@ LAWS: dict[str, Callable[[Case], None]] = {
         mixture_weights_sum_to_one,
         weight_zero_changes_nothing,
         shared_gradients_are_exact,
+        micro_batches_add_up,
+        checkpointed_blocks_agree,
         a_resumed_method_goes_on,
         two_processes_equal_one,
     )

@@ -1,4 +1,5 @@
-"""Execution of a run: none of these fields changes what is learned, beyond rounding."""
+"""Execution of a run: none of these fields changes what is learned, beyond rounding and the batch
+statistics that `accumulate` describes."""
 
 from __future__ import annotations
 
@@ -20,6 +21,13 @@ class TrainingConfig(Config):
     """Precision of the networks: auto is bf16 if the hardware supports it, otherwise fp32."""
     channels_last: bool = True
     """Store images and filters with channels innermost, which is faster for convolutions."""
+    accumulate: PositiveInt = 1
+    """Number of micro-batches per step: activations are stored for one micro-batch at a time, and
+    gradients add up to those of the whole batch. Exact for every method. If the loss compares the
+    images of a batch (SimCLR, CPC, SimSiam, SwAV), each pass needs one more forward pass. Queue,
+    memory bank and momentum network see the whole batch, once per step. Batch statistics of the
+    trained network are exact if each process has a multiple of this number of method.bn_groups;
+    otherwise they are those of a micro-batch, like the statistics of one GPU."""
     compile: bool = False
     """Compile the networks with torch.compile: takes about a minute at the beginning, makes steps
     faster on a GPU."""

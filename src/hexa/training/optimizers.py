@@ -15,6 +15,7 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
 from hexa.config import Config
+from hexa.runtime.gradients import GradientAverage
 from hexa.training.muon import Muon
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
@@ -164,6 +165,7 @@ class ScheduledOptimizer:
         steps = self.epochs * self.steps_per_epoch
         self._planned = self.total_steps = min(steps, max_steps or steps)
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        self.average = GradientAverage(self.parameters)
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -45,10 +46,12 @@ def step(
     # back-propagate one term after another: clean, adversarial, cut-mixed …
     # each frees its graph before the next is built
     for term in objective.losses(batch):
-        term.loss.backward()  # type: ignore[no-untyped-call]
+        # during the last backward, the processes already send each other what is ready
+        with optimizer.average.sending() if term.last else nullcontext():
+            term.loss.backward()  # type: ignore[no-untyped-call]
         seen(term)
     # average the gradients over all processes, once
-    processes.average_gradients(optimizer.parameters)
+    optimizer.average.finish()
     ready()
     # set the rates of this step, update the weights, delete the gradients
     optimizer.step(number)

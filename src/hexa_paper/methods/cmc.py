@@ -66,6 +66,8 @@ class CMC(Method[CMCLabels], config=CMCConfig):
     both streams. The published code draws negatives for each image; here all images of a step share them.
     """
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: CMCConfig,

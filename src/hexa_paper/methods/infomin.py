@@ -50,6 +50,8 @@ class InfoMin(Method[MoCoLabels], config=InfoMinConfig):
     published code leaves the colours of that view alone, here it has those of the others.
     """
 
+    loss_per_image = True
+
     def __init__(self, config: InfoMinConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
         self.config = config

@@ -142,6 +142,8 @@ class InstDisc(Method[InstanceLabels], config=InstDiscConfig):
     comparison one product of matrices.
     """
 
+    loss_per_image = True
+
     def __init__(
         self,
         config: MemoryConfig,

@@ -1,0 +1,108 @@
+"""Averaged gradients: bit-identical however they are sent, and whoever has one. Images that change places; patience."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from hexa.runtime import gradients, processes
+from hexa.runtime.gradients import GradientAverage
+from tests.distributed.together import run_together
+
+
+def network() -> nn.ModuleList:
+    torch.manual_seed(0)
+    return nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
+
+
+def steps(bucket: int) -> tuple[list[list[torch.Tensor | None]], list[int]]:
+    """Gradients of six steps of two terms, and how many buckets were sent before the last backward pass ended.
+
+    Layer 0 is in the first term alone, layer 1 begins in step 2 and ends in step 4, layer 2 is used by process 1 alone.
+    """
+    gradients._BUCKET = bucket
+    layers = network()
+    average = GradientAverage(layers.parameters())
+    found = []
+    early = []
+    for step in range(6):
+        generator = torch.Generator().manual_seed(10 * step + processes.rank())
+        x = torch.rand(3, 4, generator=generator)
+        layers[3](layers[0](x)).square().sum().backward()
+        with average.sending():
+            hidden = layers[3](x)
+            if 2 <= step < 4:
+                hidden = layers[1](hidden)
+            if processes.rank():
+                hidden = layers[2](hidden)
+            layers[4](hidden).square().sum().backward()
+        early.append(len(average._sent))
+        average.finish()
+        found.append([None if p.grad is None else p.grad.clone() for p in layers.parameters()])
+        layers.zero_grad()
+    return found, early
+
+
+def work() -> dict[str, Any]:
+    found: dict[str, Any] = {"small": steps(1), "large": steps(2**20)}
+    rows = torch.arange(24, dtype=torch.uint8).view(8, 3, 1, 1).expand(8, 3, 2, 2).contiguous()
+    own = rows[4 * processes.rank() :][:4]
+    found["taken"] = []
+    for seed in range(5):
+        places = torch.randperm(8, generator=torch.Generator().manual_seed(seed))
+        mine = places[4 * processes.rank() :][:4]
+        found["taken"].append(torch.equal(processes.take_rows(own, places), rows[mine]))
+    # a main process that works for longer than a collective may take
+    dist.set_timeout(timedelta(seconds=1))
+    if processes.is_main():
+        time.sleep(3)
+    processes.barrier()
+    return found
+
+
+@pytest.fixture(scope="module")
+def two() -> list[dict[str, Any]]:
+    return run_together(2, work)
+
+
+def test_means(two: list[dict[str, Any]]) -> None:
+    """One bucket a tensor and one of all give the mean, bit for bit; a gradient that nobody has stays missing."""
+    first, second = two
+    for step in range(6):
+        alone = []
+        for rank in range(2):
+            layers = network()
+            x = torch.rand(3, 4, generator=torch.Generator().manual_seed(10 * step + rank))
+            layers[3](layers[0](x)).square().sum().backward()
+            hidden = layers[3](x)
+            if 2 <= step < 4:
+                hidden = layers[1](hidden)
+            if rank:
+                hidden = layers[2](hidden)
+            layers[4](hidden).square().sum().backward()
+            alone.append([p.grad for p in layers.parameters()])
+        for number, pair in enumerate(zip(*alone, strict=True)):
+            there = [value for value in pair if value is not None]
+            for sent in (first, second):
+                for kind in ("small", "large"):
+                    value = sent[kind][0][step][number]
+                    assert (value is None) == (not there)
+                    if there:
+                        assert torch.equal(value, sum(there) / 2)
+
+
+def test_early_sending(two: list[dict[str, Any]]) -> None:
+    """From the second step on, the layers that process 0 reaches are sent during its backward pass."""
+    small = two[0]["small"][1]
+    assert small[0] == 0
+    assert all(count >= 2 for count in small[1:])
+
+
+def test_rows_change_places(two: list[dict[str, Any]]) -> None:
+    assert all(result["taken"] == [True] * 5 for result in two)

@@ -1,0 +1,148 @@
+"""Gradient accumulation beyond its law: memory, statistics, stochastic layers, merged passes, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.memory import peak_bytes
+from hexa import recipes
+from hexa.config import ConfigError
+from hexa.core import MAIN
+from hexa.core.example import Score
+from hexa.core.micro_batches import MicroBatches
+from hexa.objective import ObjectiveConfig
+from hexa.recipes.experiment import override
+from hexa.run.build import setting_of
+from hexa.testing.laws import micro_batches_add_up
+from tests.distributed.together import run_together
+from tests.laws.cases import Case, backward
+
+BOTH: dict[str, dict[str, object]] = {"adversarial": {}, "cutmix": {}}
+
+
+def gradients(case: Case, parts: int, config: ObjectiveConfig | None = None) -> torch.Tensor:
+    method = case.build()
+    backward(case.objective(method, config, accumulate=parts), case.batch())
+    return torch.cat([p.grad.flatten() for p in method.parameters() if p.grad is not None])
+
+
+@pytest.mark.parametrize("method", ["moco", "simclr"])
+def test_peak_memory(method: str) -> None:
+    """Four micro-batches keep less than half of the activations."""
+    peaks = []
+    for parts in (1, 4):
+        case = Case(method, {"bn_groups": 4}, BOTH, sizes=(48, 48))
+        built = case.build()
+        objective = case.objective(built, accumulate=parts)
+        batch = case.batch()
+        backward(objective, batch)  # gradients exist from here on
+        objective.commit(batch)
+        standing = [*built.state_dict().values(), *batch.crops]
+        peaks.append(
+            peak_bytes(lambda o=objective, b=batch: backward(o, b), torch.device("cpu"), standing)
+        )
+    assert peaks[1] < peaks[0] / 2
+
+
+def test_running_statistics() -> None:
+    """They move as by one pass of the whole batch."""
+    found = []
+    for parts in (1, 2, 4):
+        case = Case("moco", {"bn_groups": 4})
+        method = case.build()
+        backward(case.objective(method, accumulate=parts), case.batch())
+        found.append({n: b for n, b in method.named_buffers() if "running" in n})
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, atol=1e-12, rtol=1e-12)
+        torch.testing.assert_close(found[2][name], value, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["moco", "pcl-v2"])
+def test_split_terms(method: str) -> None:
+    """Terms that share a pass are cut across their border."""
+    case = Case(method, {}, {"cutmix": {"fraction": 0.5}}, kept=True)
+    config = ObjectiveConfig(split=True, clean_fraction=0.5)
+    torch.testing.assert_close(
+        gradients(case, 3, config), gradients(case, 1, config), atol=1e-10, rtol=1e-10
+    )
+
+
+class Dropping(nn.Module):
+    """A method's `embed` and `loss`, with dropout and a loss that compares all images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Flatten(), nn.Linear(12, 4), nn.Dropout(0.5)).double()
+
+    def embed(self, crops: tuple[torch.Tensor, ...], branch: object) -> torch.Tensor:
+        return torch.stack([self.layer(crop) for crop in crops])
+
+    def loss(self, embedding: torch.Tensor, labels: object) -> torch.Tensor:
+        return (embedding @ embedding.mT).square().mean(-1)
+
+    clean_loss = loss
+
+
+def test_dropout_replay() -> None:
+    """The second pass drops what the first dropped."""
+    method = Dropping()
+    score = Score(method, accumulate=4)  # type: ignore[arg-type]
+    crops = (torch.rand(8, 3, 2, 2, dtype=torch.float64),)
+    batches = MicroBatches(score, crops, MAIN)
+    embedding = batches.embedding()
+    again = torch.cat([batches.embed(number) for number in range(4)], 1)
+    assert torch.equal(again, embedding)
+    assert int((embedding == 0).sum()) > 0
+    method.loss(again, None).mean().backward()
+    weight = method.layer[1].weight
+    expected = weight.grad.clone()
+    weight.grad = None
+    method.loss(embedding, None).mean().backward()
+    for replay in batches.replays(embedding):
+        replay.backward()
+    torch.testing.assert_close(weight.grad, expected, atol=1e-12, rtol=1e-12)
+
+
+def test_refused_number() -> None:
+    with pytest.raises(ConfigError) as refused:
+        setting_of(override(recipes.get("digits-moco-v2"), {"training.accumulate": 3}), 1347)
+    assert [path for path, _ in refused.value.problems] == ["training.accumulate"]
+
+
+def in_two_processes() -> list[str]:
+    """The laws that are broken, none if all is well."""
+    broken = []
+    for name in ("moco", "deepcluster-v2", "swav", "simclr"):
+        for hard in ({}, BOTH):
+            try:
+                micro_batches_add_up(Case(name, {}, hard).made())
+            except AssertionError as error:
+                broken.append(f"{name} {error}")
+    return broken
+
+
+def test_two_processes() -> None:
+    """The law holds where a process has half of the batch, in two micro-batches."""
+    assert run_together(2, in_two_processes) == [[], []]
+
+
+def test_wrong_declaration() -> None:
+    """The law finds a method that says its loss is per image, and compares images."""
+    made = Case("simclr").made()
+    method = type(made.build())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(method, "loss_per_image", True)
+        patch.setattr(method, "labels_from_embedding", False)
+        patch.setattr(
+            method,
+            "pseudo_labels",
+            torch.no_grad()(
+                lambda self, batch, embedding, make=method.pseudo_labels: make(
+                    self, batch, self.embed(batch.crops, MAIN)
+                )
+            ),
+        )
+        with pytest.raises((AssertionError, RuntimeError)):
+            micro_batches_add_up(made)
