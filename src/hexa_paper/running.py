@@ -62,11 +62,9 @@ def carry_out(job: Job, out: Path, processes: int, console: Console) -> dict[str
         if measure.holdout is not None:
             options["holdout"] = measure.holdout
         options["data"] = measure.source
-        target: str | Backbone
-        if isinstance(backbone, Backbone):
-            target = backbone
-        else:
-            target = str(_checkpoint(job, measure, backbone))
+        target: str | Backbone = (
+            str(_checkpoint(job, measure, backbone)) if isinstance(backbone, Path) else backbone
+        )
         if processes > 1 and isinstance(target, str) and measure.protocol == "linear":
             result = torchrun.evaluate_linear(target, options, processes)
         else:
