@@ -65,7 +65,7 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     else:
         pretrain(experiment, run)
     made = read_run(run)  # by its journal's clock, which goes on where a run does
-    job |= {"pretrain_seconds": made.seconds, "interruptions": made.interruptions}
+    job |= {"pretrain_seconds": made.seconds, "interruptions": len(made.resumptions)}
     job["commits"] = [one.get("commit") for one in (made.environment, *made.resumptions)]
     found = evaluate("knn", str(run), given.data, seed=job["seed"])
     job["knn"], job["protocol"] = found["metrics"]["top1"], found["protocol"]

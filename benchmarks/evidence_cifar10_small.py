@@ -113,7 +113,7 @@ def carry_out(job: dict[str, Any], given: argparse.Namespace) -> None:
     else:
         pretrain(experiment, run)
     made = read_run(run)  # by its journal's clock, which goes on where a run does
-    job |= {"pretrain_seconds": made.seconds, "interruptions": made.interruptions}
+    job |= {"pretrain_seconds": made.seconds, "interruptions": len(made.resumptions)}
     job["commits"] = [one.get("commit") for one in (made.environment, *made.resumptions)]
     options: dict[str, Any] = {"holdout": 0.1} if job["phase"] == "search" else {}
     for protocol in ("knn", "probe"):

@@ -19,8 +19,12 @@ from rich.text import Text
 
 from docs.generated import ROOT
 
-#: Columns of the terminal, width of the pages in pixels, colours of a picture.
-_COLUMNS, _WIDTH, _COLOURS = 100, 1100, 64
+#: Columns of the terminal.
+_COLUMNS = 100
+#: Width of the pages, in pixels.
+_WIDTH = 1100
+#: Colours of a picture.
+_COLOURS = 64
 COMMAND = "hexa compare pixels:8 runs/demo/digits-moco-v2 --data digits#test --out build/compare"
 
 
@@ -56,7 +60,7 @@ def shoot(page: Path, name: str, height: int, width: int = _WIDTH) -> None:
         subprocess.run(
             ["chromium", *options, page.resolve().as_uri()], check=True, stderr=subprocess.DEVNULL
         )
-        picture = Image.open(made).convert("RGB").quantize(_COLOURS)
+        picture = Image.open(made).convert("RGB").quantize(_COLOURS, Image.Quantize.FASTOCTREE)
         picture.save(ROOT / "docs" / f"{name}.png", optimize=True)
 
 
@@ -65,4 +69,4 @@ if __name__ == "__main__":
     page.parent.mkdir(exist_ok=True)
     page.write_text(terminal())
     shoot(page, "terminal", 330, 990)
-    shoot(ROOT / "build/compare/compare.html", "compare", 1500)
+    shoot(ROOT / "build/compare/compare.html", "compare", 1000)

@@ -15,7 +15,7 @@ import hexa
 from hexa import recipes
 from hexa.cli import fields
 from hexa.cli.complaints import complaint
-from hexa.cli.declare import COMMANDS
+from hexa.cli.declare import COMMANDS, commands
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
 from tests.conftest import Says
@@ -173,9 +173,8 @@ def test_exit_status_by_error(
     error: BaseException, status: int, said: str, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error of a command determines its exit status."""
-    monkeypatch.setitem(
-        COMMANDS, "doctor", replace(COMMANDS["doctor"], run=Mock(side_effect=error))
-    )
+    broken = replace(commands("doctor")["doctor"], run=Mock(side_effect=error))
+    monkeypatch.setitem(COMMANDS, "doctor", broken)
     assert re.search(said, says("doctor", status=status).err)
 
 

@@ -59,7 +59,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Added:
         return [*added(group), entry, broken]
 
     (tmp_path / "broken_plugin.py").write_text("raise SystemExit(0)\n")
-    for module in ("hexa.config", "hexa.evaluation.protocols", "hexa.entry_points"):
+    for module in ("hexa.evaluation.protocols", "hexa.entry_points"):
         monkeypatch.setattr(f"{module}.added", fake)
 
     def run(work: Callable[[], object]) -> Any:

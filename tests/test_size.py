@@ -21,7 +21,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "src/hexa": Budget(193_400, 10, 30),
+    "src/hexa": Budget(190_400, 10, 30),
     "src/hexa_paper": Budget(41_000, 10, 10),
     "tests": Budget(225_000, 11, 60),
 }

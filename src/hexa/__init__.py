@@ -61,9 +61,9 @@ def pretrain(
 
     recipe: a name from `hexa recipes`, "file.py:function", or an Experiment. data: a source such as "digits" or
     "folder:photos" (default: set by the recipe). epochs: number of passes over the data (default: set by the recipe).
-    out: run folder (default: "runs/RECIPE"). start: initial weights (a run folder, a file, "timm:NAME" or
-    "python:MODULE:CALLABLE"); their network, normalisation and image size are used. fields: further fields of the
-    experiment by dotted path, such as `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
+    out: run folder (default: "runs/RECIPE"). start: initial weights (a run folder, a file or "timm:NAME"); their
+    network, normalisation and image size are used. fields: further fields of the experiment by dotted path, such as
+    `pretrain("digits-moco-v2", **{"method.temperature": 0.1})`.
 
     Raises ValueError for an invalid field, source or folder before any file is written.
     """

@@ -17,8 +17,6 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 import pydantic
 
-from hexa.entry_points import added, loaded
-
 Share = Annotated[float, pydantic.Field(ge=0, le=1)]
 """Type of a field: a number from 0 to 1."""
 PositiveShare = Annotated[float, pydantic.Field(gt=0, le=1)]
@@ -61,9 +59,9 @@ def users_code(where: str) -> Iterator[None]:
     try:
         yield
     except SystemExit as left:
-        remedy = 'move the code of a script under `if __name__ == "__main__":`'
         raise UserError(
-            f"{where}: its code ended the program by sys.exit({left.code!r}); {remedy}"
+            f"{where}: its code ended the program by sys.exit({left.code!r}); move the code of a "
+            'script under `if __name__ == "__main__":`'
         ) from left
 
 
@@ -155,6 +153,8 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
     entry point of the group `package`, and in any other imported module. Raises UserError if a class has the name of a
     class in an earlier place.
     """
+    from hexa.entry_points import added, loaded
+
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")
     loaded(package)
@@ -176,10 +176,10 @@ def choices(base: type[Base], field: str, package: str) -> dict[str, type[Base]]
         # a class of a file that failed to import exists until it is garbage-collected
         if rank(first) < rank(candidate) and getattr(home, candidate.__name__, None) is candidate:
             place = getattr(home, "__file__", None) or candidate.__module__
-            message = (
-                f"{candidate.__name__} has the {field} '{name}' of hexa's own {first.__name__}"
+            raise UserError(
+                f"{place}: {candidate.__name__} has the {field} '{name}' of hexa's own "
+                f"{first.__name__}; give it another {field}"
             )
-            raise UserError(f"{place}: {message}; give it another {field}")
     return found
 
 

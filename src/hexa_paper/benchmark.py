@@ -144,7 +144,9 @@ def table(measured: dict[str, Any]) -> Table:
 
 def _hard_examples(experiment: Experiment, terms: Iterable[str]) -> dict[str, Any]:
     """The hard examples of a scheme, with the fields of the experiment's own of that kind, or the defaults."""
-    attack, mixing = (build.own_fields(experiment, kind) for kind in ("adversarial", "cutmix"))
+    attack, mixing = (
+        schemes_of_paper.own_fields(experiment, kind) for kind in ("adversarial", "cutmix")
+    )
     every = {"adv": attack, "cmx": mixing, "cmxA": {**mixing, "source": "adv"}}
     return {term: {**every[term], "weight": 1.0, "fraction": 1.0} for term in terms}
 

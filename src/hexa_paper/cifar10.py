@@ -6,13 +6,12 @@ this size (F8): their own fields are shrunk with the network, and their optimize
 
 from __future__ import annotations
 
+from hexa.methods.moco import MoCoConfig
 from hexa.recipes.cifar10 import (
     SMALLER,
     WARM,
     Fields,
-    moco,
     offer,
-    resnet,
     views_at_32,
     wide,
 )
@@ -31,13 +30,14 @@ def _cpc(hidden: int) -> CPCConfig:
 
 
 _PUZZLE = PuzzleConfig(grid=2)
+_RESNET: Fields = {"name": "resnet18", "small_stem": True}
 #: Views that are cut into patches and into tiles; those of small versions have 32 pixels too.
 _PATCHES = views_at_32(num_views=1, scale=(0.3, 1.0))
 _TILES = views_at_32(num_views=1, scale=(0.5, 1.0))
 #: The colour jitter of MoCo-v2, milder than InfoMin's.
 _MILD_COLOURS: Fields = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 
-#: Name -> fields, as `hexa.recipes.cifar10.RECIPES` has them.
+#: Name -> fields, as cifar10.yaml of `hexa.recipes` has them.
 RECIPES: dict[str, Fields] = {
     # With all that InfoMin does to colours a narrow network learns next to nothing in a few epochs, and below nothing
     # with attacks: it keeps one operation of RandAugment, and MoCo's jitter.
@@ -45,7 +45,9 @@ RECIPES: dict[str, Fields] = {
         "title": "MoCo-v2 with the views of InfoMin",
         "views": views_at_32("infomin", blur_probability=0.0),
         "small": {
-            "method": moco(4),
+            "method": MoCoConfig(
+                queue_size=4096, momentum=0.99, temperature=0.1, head="linear", bn_groups=4
+            ),
             "views": views_at_32(
                 "infomin", blur_probability=0.0, randaugment_ops=1, **_MILD_COLOURS, **SMALLER
             ),
@@ -59,7 +61,7 @@ RECIPES: dict[str, Fields] = {
     "cmc": {
         "title": "CMC, L against ab,",
         "method": CMCConfig(objective="softmax", temperature=0.1),
-        "network": resnet(streams="lab"),
+        "network": {**_RESNET, "streams": "lab"},
         "views": views_at_32("crop-flip", scale=(0.2, 1.0)),
         "small": {"network": wide((16, 32, 64), streams="lab")},
     },
@@ -68,7 +70,7 @@ RECIPES: dict[str, Fields] = {
     "cpc": {
         "title": "CPC-v2, 3 × 3 patches of 16 pixels,",
         "batch_size": 256,
-        "network": resnet(options={"norm_layer": "groupnorm1"}),
+        "network": {**_RESNET, "options": {"norm_layer": "groupnorm1"}},
         "method": _cpc(256),
         "views": _PATCHES,
         "optimizer": OptimizerConfig(name="adamw", learning_rate=4e-4, weight_decay=1e-5),

@@ -137,7 +137,7 @@ def _listed(plan: Plan, jobs: Sequence[Job]) -> rich.table.Table:
         rows.append((phase, name, str(epochs), str(len(members)), done, cost))
     rows.append(("", "all", "", "", "", _cost(total, full)))
     cost = "V100 GPU-hours left, about" if full else "training left, about"
-    return Table(("", "arm", "epochs", "runs", "done", cost), rows, 2).terminal(pad_edge=False)
+    return Table(("", "arm", "epochs", "runs", "done", cost), rows, 2).terminal()
 
 
 def _cost(seconds: float, full: bool) -> str:

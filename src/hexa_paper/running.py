@@ -158,7 +158,7 @@ def _training_of(read: Run) -> dict[str, Any]:
         ]
     return {
         "pretrain_seconds": read.seconds,
-        "interruptions": read.interruptions,
+        "interruptions": sum(bool(one.get("step")) for one in read.resumptions),
         "environment": environment,
     }
 

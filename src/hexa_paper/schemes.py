@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from hexa.objective import STD
+
+if TYPE_CHECKING:
+    from hexa.recipes.experiment import Experiment
 
 #: A term of the objective: the name its hard example has in recipes, and the fields of that.
 TERMS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,3 +54,13 @@ SCHEMES = {
     "v": Scheme(("adv", "cmxA")),
     "vi": Scheme(("adv", "cmx", "cmxA")),
 }
+
+
+def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
+    """The fields of the first hard example of this kind that is made of clean views, or the kind alone."""
+    own = (
+        hard
+        for hard in experiment.hard_examples.values()
+        if hard.kind == kind and hard.source == STD
+    )
+    return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})

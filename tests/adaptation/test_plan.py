@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
 from hexa import recipes
 from hexa.adaptation.choice import choose
-from hexa.adaptation.given import Given, smaller_sizes
+from hexa.adaptation.given import Given
 from hexa.config import UserError
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
@@ -171,7 +172,10 @@ def test_stages_beyond_memory() -> None:
 )
 def test_smaller_sizes_patch_multiples(network: str, native: int, sizes: tuple[int, ...]) -> None:
     """Smaller sizes are multiples of the patch."""
-    assert smaller_sizes(NetworkConfig(name=network).model_dump_json(), native) == sizes
+    config = NetworkConfig(name=network)
+    draft = SimpleNamespace(network=config, views=SimpleNamespace(size=native))
+    given = SimpleNamespace(draft=draft, fields={}, by_clock=True)
+    assert Given.sizes.func(given) == [native, *sizes]  # type: ignore[attr-defined, arg-type]
 
 
 @pytest.mark.parametrize(("gigabytes", "batch"), [(8.0, 32), (4.0, 16), (2.0, None)])

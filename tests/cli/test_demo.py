@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from rich.console import Console
 from hexa.cli import demo as demos
 from hexa.config import UserError
 from hexa.recipes.experiment import dump
-from hexa.run.folder import LOCK, mine
+from hexa.run.folder import LOCK
 from hexa.runtime.lock import locked
 
 
@@ -23,28 +22,11 @@ def test_demo_folder_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         demos.demo(tmp_path, console=Console(file=io.StringIO()))
 
 
-def test_demo_trained_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run in training is not replaced."""
-    monkeypatch.setattr("hexa.run.folder.PATIENCE", 0.0)
-    experiment = demos._experiment("digits-moco-v2", 1)
+def test_demo_other_run_folder(tmp_path: Path) -> None:
+    """A run of another experiment is neither replaced nor resumed."""
     folder = tmp_path / "digits-moco-v2"
-    with mine(folder):
-        (folder / "config.yaml").write_text("recipe: digits-moco-v2\n")
-        with pytest.raises(UserError, match="already"):
-            demos._clear(folder, experiment)
-        assert (folder / "config.yaml").exists()
-    demos._clear(folder, experiment)
-    assert not folder.exists()
     folder.mkdir()
-    dump(experiment, folder / "config.yaml")
-    demos._clear(folder, experiment)  # the same run is gone on with
-    assert folder.exists()
-
-
-def test_killed_demo_folder(tmp_path: Path) -> None:
-    """A demo that was killed at once leaves a folder that the next one may use."""
-    (tmp_path / "environment.json").write_text(json.dumps({"launcher": "here 1"}))
-    demos._clear(tmp_path, demos._experiment("digits-moco-v2", 1))
-    (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="not an empty folder"):
-        demos._clear(tmp_path, demos._experiment("digits-moco-v2", 1))
+    dump(demos._experiment("digits-moco-v2", 2), folder / "config.yaml")
+    with pytest.raises(UserError, match="another run"):
+        demos.demo(tmp_path, epochs=1, console=Console(file=io.StringIO()))
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]

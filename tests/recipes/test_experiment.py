@@ -58,7 +58,7 @@ def test_circular_sources() -> None:
         "hard_examples.a.source": "b",
         "hard_examples.b.kind": "cutmix",
     }
-    refused("each other", {**circle, "hard_examples.b.source": "a"})
+    refused("cycle", {**circle, "hard_examples.b.source": "a"})
 
 
 def test_method_change_defaults() -> None:

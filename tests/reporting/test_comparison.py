@@ -1,4 +1,4 @@
-"""Facts, commands and differences of runs."""
+"""Differences of runs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,3 @@ def test_run_differences(make_run: MakeRun) -> None:
         "hard_examples.adversarial": ("present", "–"),
         "hard_examples.cutmix": ("present", "–"),
     }
-
-
-def test_run_facts(make_run: MakeRun) -> None:
-    """Facts name what differs from the defaults."""
-    facts = dict(comparison.facts(read_run(make_run())))
-    assert facts["Hard examples"] == "adversarial, cutmix (weight 0.5)"
-    assert facts["Learning rate"] == "0.06"
-    assert facts["Precision"] == "fp32"

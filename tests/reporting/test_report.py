@@ -87,7 +87,7 @@ def test_report_content(make_run: MakeRun, tmp_path: Path) -> None:
     for text in (
         "digits-hexa-moco",
         "moco",
-        "adversarial, cutmix (weight 0.5)",
+        "adversarial, cutmix",
         "finished",
         "Some CPU",
         "128",
@@ -168,7 +168,7 @@ def test_broken_report_files(make_run: MakeRun, tmp_path: Path) -> None:
         )
     page = page_of([folder], tmp_path)
     for name in ("config.yaml", "environment.json", "results.json"):
-        assert f"{name} cannot be parsed" in page.text
+        assert f"{name} cannot be read" in page.text
     assert "metrics.jsonl: 1 broken line left out" in page.text
     assert "gallery.png is not a PNG" in page.text
     assert "the loss is stuck at ln(1 + K) (step 40)" in page.text

@@ -151,7 +151,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    monkeypatch.setattr("hexa.data.sources.huggingface.half_of_memory", lambda: 100_000_000)
+    monkeypatch.setattr("hexa.data.sources.huggingface.usable_memory", lambda: 200_000_000)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -68,17 +68,11 @@ def test_external_network_maps(file: Path) -> None:
     assert backbone.content_hash() == load_backbone(f"python:{file}:maps").content_hash()
 
 
-def test_external_module_path(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A module is found in the user's folder."""
-    monkeypatch.chdir(file.parent)
-    assert load_backbone("python:my_networks:maps").num_features == 5
-
-
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("python:nothing", "write python:MODULE:CALLABLE"),
-        ("python:no_such_module:f", "no module no_such_module"),
+        ("python:nothing", "write python:FILE.py:CALLABLE"),
+        ("python:no_such_module:f", "no such file"),
         ("python:FILE:mpas", "no function 'mpas'; did you mean 'maps'"),
         ("python:FILE:wrong", "returned int, not a torch.nn.Module"),
         (

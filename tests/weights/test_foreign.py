@@ -223,10 +223,9 @@ def test_moco_v3_resnets(tmp_path: Path) -> None:
 
 def loaded_as(path: Path, config: NetworkConfig) -> Backbone:
     """Like FILE#NETWORK, for a network that is smaller than those with a name."""
-    found = foreign_state(files.read(path), described=config)
-    return Backbone(
-        filled(found.config, found.state, str(path), ""), found.preparation, found.config
-    ).eval()
+    found, preparation = foreign_state(files.read(path), described=config)
+    network = filled(found.config, found.state, str(path), "")
+    return Backbone(network, preparation, found.config).eval()
 
 
 TINY = {"embed_dim": 64, "depth": 2, "num_heads": 2, "mlp_ratio": 3.0}

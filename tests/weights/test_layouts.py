@@ -213,7 +213,7 @@ def test_network_family_identification(monkeypatch: pytest.MonkeyPatch) -> None:
         own = network.state_dict()
         layout = LAYOUTS["efficientnet_pytorch" if "lite" in name else "plain"]
         state = {theirs: own[plain] for plain, theirs in names(layout, own).items()}
-        found = foreign_state(Weights("here", state))
+        found, _ = foreign_state(Weights("here", state))
         assert found.config.name == name
         assert found.state.keys() == own.keys()
 

@@ -197,7 +197,7 @@ def _conclude(
         found = request.outcome(trained, progress)
     if not (out / CONFIG).is_file():  # export would create the folder again
         raise UserError(f"{out / CONFIG}: no such file")
-    notes = [*found.notes, *_notes(trained, found), *_changed(trained, record)]
+    notes = [*found.notes, *_notes(trained, found, record)]
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
         "verdict": found.verdict,
@@ -216,34 +216,28 @@ def _conclude(
     return record
 
 
-def _notes(trained: Trained, found: Outcome) -> list[str]:
-    """Return notes on slow steps and on labelled images that were also trained on."""
+def _notes(trained: Trained, found: Outcome, record: Record) -> list[str]:
+    """Return notes on slow steps, on labelled images that were also trained on, and on images that have changed."""
     experiment = trained.experiment
     notes = []
     done = int(trained.result.info["step"])
     planned = experiment.max_steps or 0
     by_clock = experiment.training.max_seconds and not experiment.monitor.knn_every
     if by_clock and done < _SLOW * planned:
-        why = "steps took longer than in the plan"
-        notes.append(f"{done:,} of {planned:,} planned steps fitted into the time: {why}")
+        notes.append(
+            f"{done:,} of {planned:,} planned steps fitted into the time: steps took longer than in the plan"
+        )
     if found.judged and trained.judging is trained.data:
         notes.append(
             "the labelled images were also trained on, which overstates a gain; give other images by --labelled"
         )
-    return notes
-
-
-def _changed(trained: Trained, record: Record) -> list[str]:
-    """Return a note for each of --data and --labelled whose images have changed since the plan."""
-    planned = record.get("fingerprints", {})
-    sources = {"--data": trained.data}
-    if trained.judging is not trained.data:
-        sources["--labelled"] = trained.judging
-    notes = []
-    for name, source in sources.items():
-        if planned.get(name, source.fingerprint) != source.fingerprint:
-            current = f"the scores are for the {len(source):,} current images"
-            notes.append(f"the images of {name} have changed since the plan; {current}")
+    prints = record.get("fingerprints", {})
+    for source, name in {trained.judging: "--labelled", trained.data: "--data"}.items():
+        if prints.get(name, source.fingerprint) != source.fingerprint:
+            notes.append(
+                f"the images of {name} have changed since the plan; the scores are for the "
+                f"{len(source):,} current images"
+            )
     return notes
 
 

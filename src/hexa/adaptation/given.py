@@ -162,13 +162,16 @@ class Given:
         """True if --time sets the length of the training; False if the user gives epochs or steps."""
         return not {"epochs", "max_steps"} & self.fields.keys()
 
-    @property
+    @functools.cached_property
     def sizes(self) -> list[int]:
         """The native resolution, then smaller sizes that the network accepts, unless the user sets size or length."""
         native = self.draft.views.size
         if "views.size" in self.fields or not self.by_clock:
             return [native]
-        return [native, *smaller_sizes(self.draft.network.model_dump_json(), native)]
+        network = self.draft.network
+        sizes = dict.fromkeys(rounded(outline(network), size) for size in SIZES)
+        smaller = [size for size in sizes if size < native and _accepts(network, size)]
+        return [native, *smaller]
 
     def too_short(self, training: float, others: Callable[[float], float]) -> Plan:
         """Return the plan that keeps the initial weights and proposes a longer --time.
@@ -178,14 +181,6 @@ class Given:
         minutes = itertools.count(1)
         enough = (one for one in minutes if 60 * one >= _MARGIN * (training + others(60 * one)))
         return Plan(None, (f"images: {self.seen}", wording.too_short(next(enough))))
-
-
-@functools.lru_cache(maxsize=4)
-def smaller_sizes(network: str, native: int) -> tuple[int, ...]:
-    """Return the `SIZES` below `native` that a network accepts, rounded to its patches. network: its config as JSON."""
-    config = NetworkConfig.model_validate_json(network)
-    sizes = dict.fromkeys(rounded(outline(config), size) for size in SIZES)
-    return tuple(size for size in sizes if size < native and _accepts(config, size))
 
 
 def _accepts(config: NetworkConfig, size: int) -> bool:

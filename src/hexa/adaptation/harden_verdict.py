@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -52,20 +52,6 @@ _UNTOLD = 0.5
 _NAMES = ("initial weights", "result", "initial weights at native resolution")
 
 
-@dataclass(frozen=True)
-class _Chosen:
-    """Weights interpolated between the initial and the final weights."""
-
-    side: Side
-    """The weights with scores. Each half of the labels scores the weights that the other half chose."""
-    share: float
-    """Interpolation share: 0 is the initial weights, 1 the final weights."""
-    shares: Sequence[float]
-    """The share that each half of the labels chose."""
-    within: bool
-    """True if the loss is within --price on the labels that chose the share."""
-
-
 def outcome(trained: Trained, price: float, seconds: float, progress: Progress) -> Outcome:
     """Compare the initial weights with the most robust weights within the allowed loss, at the same image size.
 
@@ -106,8 +92,7 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
         network = between(start, result, share)
         return Side.of(network, features_of(network, images, how, device)[0], judge)
 
-    chosen = _choose(price, before, side, judge)
-    after = chosen.side
+    after, shares, share, within = _choose(price, before, side, judge)
     affordable = ATTACKING * seconds * images_per_second(start, device) / FORWARDS
     count = int(np.clip(affordable, *ATTACKED))
     shown = Shown.of(images, start, count, judge, device, how.seed)
@@ -127,19 +112,19 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
     attack = attack_of(judge)
     attacked = f"{attack['name']} of {len(shown.places)} images"
     where = f" at {size} px"
-    better, verdict = decide(before, after, price, chosen.within, attacked, where, own)
+    better, verdict = decide(before, after, price, within, attacked, where, own)
     notes.append(
         f"{len(shown.places)} of the {len(images):,} images were corrupted, and attacked by {attack['name']}; "
         "for a stronger attack, run hexa evaluate robust"
     )
-    notes += _notes(chosen, price, judge)
+    notes += _notes(share, shares, price, judge)
     record = {
         "images": len(images),
         "attacked": len(shown.places),
         "attack": {**attack, "images": len(shown.places)},
-        "share": chosen.share,
-        "chosen": chosen.shares,
-        "within price": chosen.within,
+        "share": share,
+        "chosen": shares,
+        "within price": within,
         "size": size,
         **_numbers(before, after),
     }
@@ -149,10 +134,14 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
 
 def _choose(
     price: float, before: Side, side: Callable[[float], Side], judge: Judge | None
-) -> _Chosen:
-    """Return the most robust weights within the allowed loss; without labels, the mean of initial and final weights."""
+) -> tuple[Side, list[float], float, bool]:
+    """Return the most robust weights within the allowed loss; without labels, the mean of initial and final weights.
+
+    Each half of the labels scores the weights that the other half chose. Returned with them: the share of final weights
+    that each half chose, their own share, and True if the loss is within --price on the labels that chose the share.
+    """
     if judge is None:
-        return _Chosen(side(_UNTOLD), _UNTOLD, [_UNTOLD], True)
+        return side(_UNTOLD), [_UNTOLD], _UNTOLD, True
     halves = halves_of(judge)
     shares = []
     within = True
@@ -162,7 +151,7 @@ def _choose(
         within = within and cost(shares[-1]) <= price
     share = mean_share(shares, halves)
     values = crossed([side(one) for one in shares], halves)
-    return _Chosen(replace(side(share), values=values), share, shares, within)
+    return replace(side(share), values=values), shares, share, within
 
 
 def _lost(before: Side, side: Callable[[float], Side], half: Rows, share: float) -> float:
@@ -170,22 +159,21 @@ def _lost(before: Side, side: Callable[[float], Side], half: Rows, share: float)
     return lost_by(before, side(share), half)
 
 
-def _notes(chosen: _Chosen, price: float, judge: Judge | None) -> list[str]:
+def _notes(
+    share: float, shares: Sequence[float], price: float, judge: Judge | None
+) -> Iterator[str]:
     """Return notes on weights that are not the final weights."""
-    notes = []
-    if chosen.share < 1:
+    if share < 1:
         why = f"to keep --price {price:g}"
         if judge is None:
             why = "without labels"
-        share = f"{chosen.share:.4g} parts final and {1 - chosen.share:.4g} parts initial weights"
-        notes.append(f"{why}, the result averages {share}")
-    if len(set(chosen.shares)) > 1:
-        ways = " and ".join(f"{one:.4g}" for one in chosen.shares)
-        notes.append(
+        yield f"{why}, the result averages {share:.4g} parts final and {1 - share:.4g} parts initial weights"
+    if len(set(shares)) > 1:
+        ways = " and ".join(f"{one:.4g}" for one in shares)
+        yield (
             "each half of the labels scores the weights that the other half chose; "
             f"the shares of final weights are {ways}"
         )
-    return notes
 
 
 def _numbers(before: Side, after: Side) -> dict[str, Any]:

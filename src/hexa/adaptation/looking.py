@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -108,8 +108,10 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
     twins = leakage.duplicates(leakage.standardised(torch.stack(thumbs))) >= 0
     distinct = int((~twins).sum())
     if distinct < _FEWEST_DISTINCT:
-        few = f"only {distinct} of {len(thumbs)} sampled images are distinct, the others are near-duplicates"
-        raise UserError(f"{source!r}: {few}; give more varied images")
+        raise UserError(
+            f"{source!r}: only {distinct} of {len(thumbs)} sampled images are distinct, the "
+            "others are near-duplicates; give more varied images"
+        )
     seen = Seen(
         count=len(source),
         size=int(np.median(sides)),
@@ -129,22 +131,13 @@ def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tupl
 def all_whole(transform: EvaluationTransform, *sources: Source) -> bool:
     """True if evaluation crops none of a sample of images."""
     for source in sources:
-        sizes: Iterable[tuple[int, int] | None] = [source.uniform_size]
-        if source.uniform_size is None:
-            order = torch.randperm(len(source), generator=Stream(0).child("sizes").generator())
-            sizes = (_size(source, place) for place in order[:_SAMPLE].tolist())
-        if not all(transform.takes_whole(*size) for size in sizes if size is not None):
-            return False
+        order = torch.randperm(len(source), generator=Stream(0).child("sizes").generator())
+        for place in order[:_SAMPLE].tolist():
+            with suppress(DecodeError):
+                height, width = source.decode(place).shape[1:]
+                if not transform.takes_whole(height, width):
+                    return False
     return True
-
-
-def _size(source: Source, place: int) -> tuple[int, int] | None:
-    """Return (height, width) of an image; None if it cannot be read."""
-    try:
-        height, width = source.decode(place).shape[1:]
-    except DecodeError:
-        return None
-    return height, width
 
 
 @torch.no_grad()

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from hexa.adaptation.request import AdaptRequest
-from hexa.config import UserError
+from hexa.config import UserError, reason
+from hexa.reporting.runs import Adaptation
 from hexa.run.names import ADAPTATION, CONFIG
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
@@ -21,12 +24,15 @@ _JUDGING = {"labelled", "groups", "price"}
 _DECIDING = {"monitor.keep_best", "monitor.until"}
 #: Maximum number of images for a recomputed verdict.
 _MOST = 2000
-#: Fields of every record, by type.
-_SHAPE = {"request": dict, "plan": list, "domain": str, "compared": int}
-#: Additional fields of a record with a table, by type.
-_ENDED = {"verdict": str, "kept": str, "winner": dict}
-#: Fields of the entry "winner", by type.
-_WINNER = {"load": str, "size": int}
+
+
+class _Begun(pydantic.BaseModel):
+    """Fields of every record."""
+
+    request: dict[str, Any]
+    plan: list[str]
+    domain: str
+    compared: int
 
 
 def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
@@ -39,11 +45,15 @@ def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
     if not path.is_file():
         return None
     record = parsing.read_json(path, "give another --out")
-    _check(path, record, _SHAPE)
-    if "table" in record:
-        _check(path, record, _ENDED)
-        _check(path, record["winner"], _WINNER)
-    elif not (out / CONFIG).is_file():  # not trained: another request may use the folder
+    try:
+        _Begun.model_validate(record)
+        if "table" in record:
+            Adaptation.model_validate(record)
+    except ValueError as error:
+        raise UserError(f"{path}: cannot be read ({reason(error)}); give another --out") from None
+    if (
+        "table" not in record and not (out / CONFIG).is_file()
+    ):  # not trained: another request may use the folder
         return None
     theirs = _options(record["request"])
     ours = _options(request.record)
@@ -62,13 +72,6 @@ def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
     raise UserError(
         f"{out} belongs to a command with other options: {listed}; repeat that command, or give another --out"
     )
-
-
-def _check(path: Path, record: Any, shape: Mapping[str, type]) -> None:
-    """Raise UserError unless `record` is a mapping with the fields of `shape`."""
-    for name, kind in shape.items():
-        if not isinstance(record, dict) or not isinstance(record.get(name), kind):
-            raise UserError(f"{path}: cannot be read ({name} is missing); give another --out")
 
 
 def _options(request: Record) -> Record:

@@ -68,8 +68,9 @@ class AdaptRequest:
 
     def __post_init__(self) -> None:
         if self.backbone.startswith("random:"):
-            remedy = "give trained weights, or train from random weights with hexa pretrain"
-            raise UserError(f"{self.backbone}: random weights cannot be adapted; {remedy}")
+            raise UserError(
+                f"{self.backbone}: random weights cannot be adapted; give trained weights, or train from random weights with hexa pretrain"
+            )
         if "training.max_seconds" in self.fields:
             raise UserError(
                 "--training.max_seconds: leave out this field; --time limits the whole command, unless --epochs or --max_steps is given"

@@ -143,10 +143,8 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
         if judge is None:
             unit = torch.pdist(side.features[:1000].double()).mean().item() / 100
             made = {name: moved / unit for name, moved in made.items()}
-        else:
-            side.groups.update(
-                {} if judge.groups is None else dict.fromkeys(made, judge.groups[places])
-            )
+        elif judge.groups is not None:
+            side.groups.update(dict.fromkeys(made, judge.groups[places]))
         side.values.update(made)
 
 
@@ -247,8 +245,10 @@ def decide(
     more = signs == {1 if CLEAN in before.values else -1}
 
     def change(name: str) -> str:
-        means = f"{before.mean(name):.1f} → {after.mean(name):.1f} %"
-        return f"{means} ({difference(before, after, name)})"
+        return (
+            f"{before.mean(name):.1f} → {after.mean(name):.1f} % "
+            f"({difference(before, after, name)})"
+        )
 
     attacks = ", ".join(f"{change(name)} at {name.removeprefix('APGD of ')}" for name in ATTACKED)
     if CLEAN in before.values:

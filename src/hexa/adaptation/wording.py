@@ -77,8 +77,10 @@ def _views(experiment: Experiment, domain: str, share: float | None, native: int
 
 def too_short(minutes: int) -> str:
     """Return the verdict if the time is too short, with the --time to give."""
-    kept = "so the original weights are kept"
-    return f"The time is too short to train on these images, {kept}; try --time {minutes}m."
+    return (
+        "The time is too short to train on these images, so the original weights are kept; try "
+        f"--time {minutes}m."
+    )
 
 
 def sizes(start: Backbone, result: Backbone) -> str:

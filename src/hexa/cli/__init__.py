@@ -16,27 +16,12 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import hexa
-from hexa.cli import (
-    adapting as adapting,
-    backbones,
-    machine as machine,
-    pictures as pictures,
-    searching as searching,
-    training,
-)
-from hexa.cli.declare import COMMANDS, commands
+from hexa.cli.declare import COMMANDS, OVERVIEW, OWN, commands
 from hexa.runtime.output import one_line, say
 
 _PURPOSE = (
     "Improve image backbones on your own images without labels; pre-train with hard examples."
 )
-#: Commands in the order of the overview; commands of other distributions come last.
-OVERVIEW = {
-    "your images": ("compare", "adapt", "harden", "embed", "search"),
-    "research": ("pretrain", "resume", "evaluate", "reproduce", "check", "benchmark"),
-    "output": ("visualize", "figure", "report", "export"),
-    "help": ("demo", "recipes", "doctor"),
-}
 #: Commands that read weights and images first.
 _READING = ("adapt", "harden", "compare", "evaluate", "embed")
 
@@ -77,9 +62,8 @@ def build_parser(only: str | None = None) -> tuple[Parser, dict[str, Parser]]:
 
 def overview() -> str:
     """Return the text of `hexa --help`: all commands, in groups."""
-    known = commands(only="no command")
-    grouped = {name for names in OVERVIEW.values() for name in names}
-    groups = OVERVIEW | {"further commands": tuple(sorted(known.keys() - grouped))}
+    known = commands()
+    groups = OVERVIEW | {"further commands": dict.fromkeys(sorted(known.keys() - OWN), "")}
     indent = " " * 12
     width = min(shutil.get_terminal_size().columns, 100)
     lines = ["usage: hexa COMMAND …", "", _PURPOSE]
@@ -205,16 +189,20 @@ def _run(arguments: list[str], begun: float) -> int:
     wants_all = name == "pretrain" and extra.pop("help_all", None) is not None
     wants_help = wants_all or {"-h", "--help"} & set(ours)
     if name == "pretrain" and wants_help:
+        from hexa.cli.training import describe_fields
+
         given = parser.parse_args(
             [argument for argument in ours if argument not in ("-h", "--help")]
         )
         if given.recipe is None and given.config is None:
             parsers[name].print_help()
             return 0
-        return training.describe_fields(given, extra, wants_all)
+        return describe_fields(given, extra, wants_all)
     if name == "evaluate" and wants_help and not ours[1].startswith("-"):
+        from hexa.cli.backbones import describe_protocol
+
         parsers[name].print_help()
-        return backbones.describe_protocol(argparse.Namespace(protocol=ours[1]), extra)
+        return describe_protocol(argparse.Namespace(protocol=ours[1]), extra)
     if extra and not COMMANDS[name].open:
         field = f"__{next(iter(extra))}"
         typed = next(one for one in arguments if one.replace("-", "_").startswith(field))
@@ -229,9 +217,9 @@ def _run(arguments: list[str], begun: float) -> int:
         meant = [hint for hint in hints if "did you mean" in hint]
         raise UserError("; ".join([str(error), *meant])) from None
     if left:
-        told = f"`{parsers[name].prog}` does not take: {some(left, ' ')}"
         raise UserError(
-            f"{told}; quote patterns such as *.tar, and see `{parsers[name].prog} --help`"
+            f"`{parsers[name].prog}` does not take: {some(left, ' ')}; quote patterns such as "
+            f"*.tar, and see `{parsers[name].prog} --help`"
         )
     given.options = options
     given.begun = begun

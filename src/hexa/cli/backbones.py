@@ -206,12 +206,15 @@ def embed(given: Given, extra: Fields) -> None:
     options = _requested(EmbeddingRequest, given, extra)
     with progress_bar() as progress:
         made = run(named(given.backbone), given.data, out, progress=progress, **options)
-    what = f"{'dense features' if dense else 'features'} (computed in {made.precision})"
     say(
         _remark(given.backbone),
         f"note: {made.preparation}" if made.preparation else "",
         *(f"note: {note}" for note in made.notes),
-        f"{' × '.join(map(str, (made.num_images, *made.shape)))} {what} of {made.source} written to {out}",
+        (
+            f"{' × '.join(map(str, (made.num_images, *made.shape)))} "
+            f"{'dense features' if dense else 'features'} (computed in {made.precision}) of "
+            f"{made.source} written to {out}"
+        ),
         *(f"left out: {problem}" for problem in made.left_out[:20]),
         f"… and {len(made.left_out) - 20:,} more" if made.left_out[20:] else "",
     )

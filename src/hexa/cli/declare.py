@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import atexit
 import gc
+import importlib
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from hexa.entry_points import loaded
 
 if TYPE_CHECKING:
     from hexa.runtime.progress import ProgressBar
@@ -43,6 +42,33 @@ class Command:
 
 
 COMMANDS: dict[str, Command] = {}
+#: Commands in the order of the overview, with the modules of `hexa.cli` that declare them; others come from `ADDED`.
+OVERVIEW = {
+    "your images": {
+        "compare": "backbones",
+        "adapt": "adapting",
+        "harden": "adapting",
+        "embed": "backbones",
+        "search": "searching",
+    },
+    "research": {
+        "pretrain": "training",
+        "resume": "training",
+        "evaluate": "backbones",
+        "reproduce": "",
+        "check": "machine",
+        "benchmark": "",
+    },
+    "output": {
+        "visualize": "pictures",
+        "figure": "",
+        "report": "pictures",
+        "export": "backbones",
+    },
+    "help": {"demo": "training", "recipes": "training", "doctor": "machine"},
+}
+#: Modules by command.
+OWN = {name: module for group in OVERVIEW.values() for name, module in group.items()}
 #: Group of entry points for commands of other distributions.
 ADDED = "hexa.commands"
 
@@ -65,11 +91,16 @@ def command(
 
 
 def commands(only: str | None = None) -> dict[str, Command]:
-    """Return all commands by name. If `only` is a command of hexa, commands of other packages are left out.
+    """Return all commands by name. If `only` is a command of hexa, commands of other modules are left out.
 
     A command of hexa therefore never imports other packages. Another package cannot replace a command of hexa.
     """
-    if only not in COMMANDS:
+    module = OWN.get(only or "")
+    for one in {*OWN.values()} - {""} if not module else (module,):
+        importlib.import_module(f"hexa.cli.{one}")
+    if not module:
+        from hexa.entry_points import loaded
+
         own = dict(COMMANDS)
         loaded(ADDED)  # importing them declares their commands
         COMMANDS.update(own)
@@ -130,7 +161,7 @@ def duration(text: str) -> float:
 
 
 SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #NAME at the end picks a split"
-BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:MODULE:CALLABLE · random:NAME"
+BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:FILE.py:CALLABLE · random:NAME"
 DOMAINS = "choose views for photos, aerial, microscopy, documents, medical-grey or histology"
 BACKBONE = option("BACKBONE", "use this backbone: " + BACKBONES)
 DATA = option("--data SOURCE", "read these images: " + SOURCES, required=True)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hexa import recipes
 from hexa.config import UserError
 from hexa.evaluation import evaluate
-from hexa.recipes.experiment import Experiment, fields_of, load as load_experiment, override
+from hexa.recipes.experiment import Experiment, load as load_experiment, override
 from hexa.reporting.report import report
 from hexa.reporting.tables import Table
-from hexa.run.folder import PATIENCE, is_ours, mine
+from hexa.run.folder import PATIENCE
 from hexa.run.names import CONFIG, LOCK
 from hexa.run.run import pretrain, resume
 from hexa.runtime.console import Console
@@ -45,8 +43,8 @@ Attacked: the probe of all labels under {attack}, on {images} images,
 def demo(out: Path, *, epochs: int | None = None, console: Console | None = None) -> None:
     """Pre-train both networks, evaluate all four, print the table, and write `out`/report.html.
 
-    A run of the same experiment is resumed, so that a second demo ends at once; a run of another experiment is
-    replaced. Raises UserError if the folder holds anything else, or if another demo is running in it.
+    A run of the same experiment is resumed, so that a second demo ends at once. Raises UserError if the folder holds
+    anything else, or if another demo is running in it.
     """
     what = f"is already running the demo in {out}; wait until it ends, or give another --out"
     console = console or Console()
@@ -54,15 +52,16 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
         folders = {name: out / recipe for name, recipe in ARMS.items()}
         experiments = {name: _experiment(recipe, epochs) for name, recipe in ARMS.items()}
         for name, folder in folders.items():
-            _clear(folder, experiments[name])
-        for name, folder in folders.items():
-            console.rule(f"{name}: {experiments[name].epochs} epochs without labels", align="left")
-            if (folder / CONFIG).is_file():
+            experiment = experiments[name]
+            console.rule(f"{name}: {experiment.epochs} epochs without labels", align="left")
+            if not (folder / CONFIG).is_file():
+                pretrain(experiment, folder, console=console)
+            elif load_experiment(folder / CONFIG) == experiment:
                 resume(folder, console=console)
             else:
-                pretrain(experiments[name], folder, console=console)
+                raise UserError(f"{folder}: holds another run; remove it, or give another --out")
 
-        # pixels:8 takes all 64 pixels of the 8×8 images as features, in three equal channels
+                # pixels:8 takes all 64 pixels of the 8×8 images as features, in three equal channels
         backbones = {"raw pixels": "pixels:8", "random init": f"random:{folders['MoCo-v2']}"}
         backbones |= {name: str(folder) for name, folder in folders.items()}
         console.rule("held-out images", align="left")
@@ -79,22 +78,6 @@ def demo(out: Path, *, epochs: int | None = None, console: Console | None = None
 
 def _experiment(recipe: str, epochs: int | None) -> Experiment:
     return override(recipes.get(recipe), {} if epochs is None else {"epochs": epochs})
-
-
-def _clear(folder: Path, experiment: Experiment) -> None:
-    """Remove a run of an older demo that cannot be resumed; raise UserError for any other content."""
-    config = folder / CONFIG
-    if not config.is_file():
-        if folder.exists():
-            is_ours(folder)  # raises UserError unless the folder is empty
-        return
-    with suppress(UserError):  # a config of another version
-        if load_experiment(config) == experiment:
-            return
-    if fields_of(config).get("recipe") != experiment.recipe:
-        raise UserError(f"{folder} holds a run of another recipe; give another --out")
-    with mine(folder):  # no process trains it
-        shutil.rmtree(folder)
 
 
 def _row(name: str, backbone: str) -> tuple[tuple[str, ...], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hexa.cli.declare import (
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
 def search(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
     from hexa.evaluation.search import Features, shared
+    from hexa.reporting import search_page
     from hexa.reporting.tables import counted
     from hexa.runtime import targets
 
@@ -77,43 +79,37 @@ def search(given: Given, extra: Fields) -> None:
         targets.check(given.html, (".html",), "--html")
     files = [Features(path) for path in given.features]
     first = files[0]
-    count = given.count
     least = given.least if given.least is not None else max(one.least for one in files)
-    asked: Picture | None = None
+    paths = [path for one in files for path in one.paths]
+    summary = f"{len(paths):,} images"
+    asked = None
     with progress_bar() as progress:
         progress("comparing the images", 0, 0)
         if len(files) == 2:
             found = shared(first, files[1], given.least)
+            others = len({place for one in found for place in one.places[1:]})
+            title = f"Images of {given.features[1]} with their duplicates in {given.features[0]}"
+            summary = (
+                f"{len(found):,} of {len(files[1].paths):,} images of {given.features[1]} are duplicates of "
+                f"{others:,} of {len(first.paths):,} of {given.features[0]} at --least {least:g}"
+            )
         elif given.duplicates:
             found = first.duplicates(given.least)
+            title = "Near-duplicates: highest and lowest similarity in the group, paths"
+            summary = f"{counted(len(found), 'group')} among {summary} at --least {least:g}"
         elif given.outliers:
-            found = first.outliers(count)
+            found = first.outliers(given.count)
+            title = "The most unusual images: score, reason, similarity to the fifth nearest image, path"
         else:
             found, asked = _like(first, given)
-    images = sum(len(one.paths) for one in files)
-    title = "The most unusual images"
-    summary = f"{images:,} images"
-    if len(files) == 2:
-        others = len({place for one in found for place in one.places[1:]})
-        title = f"Images in both {given.features[0]} and {given.features[1]}"
-        summary = (
-            f"{len(found):,} of {len(files[1].paths):,} images of {given.features[1]} are duplicates of "
-            f"{others:,} of {len(first.paths):,} of {given.features[0]} at --least {least:g}"
-        )
-    elif given.duplicates:
-        title = "Near-duplicates"
-        summary = f"{counted(len(found), 'group')} among {images:,} images at --least {least:g}"
-    elif asked is not None:
-        title = f"Images most similar to {asked.path}"
+            title = f"Images most similar to {asked.path}"
     if given.html is not None:
-        _write_page(given.html, title, summary, found, files, asked)
+        previews = [one for file in files for one in file.file.previews or [b""] * len(file.paths)]
+        search_page.write(Path(given.html), title, summary, found, paths, previews, asked)
     if given.json:
-        kept = [
-            {name: value for name, value in vars(one).items() if name != "places"} for one in found
-        ]
-        print(json.dumps([_named(one, files) for one in kept], indent=2))
+        print(json.dumps([_fields(one, paths) for one in found], indent=2))
         return
-    say(*_lines(title, summary, found, given))
+    say(title, *map(_line, found), summary)
     say(f"written to {given.html}" if given.html is not None else "")
 
 
@@ -126,7 +122,9 @@ def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     file = location(given.like)
     place = features.find(given.like)
     if place is not None:
-        picture = Picture(source_of(features.file.preview(place)), features.paths[place])
+        previews = features.file.previews
+        preview = b"" if previews is None else previews[place]
+        picture = Picture(source_of(preview), features.paths[place])
         return features.like(features.directions[place], given.count, place), picture
     if not file.exists():
         raise UserError(
@@ -140,53 +138,17 @@ def _like(features: Features, given: Given) -> tuple[list[Found], Picture]:
     return features.like(row, given.count), Picture(source_of(seen.preview), given.like)
 
 
-def _lines(title: str, summary: str, found: list[Found], given: Given) -> list[str]:
-    """Return the lines for the terminal: one for each group or image, then the summary."""
-    if given.like is not None:
-        return [title, *(f"{one.similarity:.3f}  {one.paths[0]}" for one in found)]
-    if given.outliers:
-        head = "outliers: score, reason, similarity to the fifth nearest image, path"
-        return [
-            head,
-            *(f"{x.score:4.1f}  {x.reason:8}  {x.similarity:.3f}  {x.paths[0]}" for x in found),
-        ]
-    if len(given.features) == 2:
-        head = f"images of {given.features[1]} with their duplicates in {given.features[0]}: highest and lowest similarity, paths"
-    else:
-        head = "near-duplicates: highest and lowest similarity in the group, paths"
-    lines = [
-        "  ".join([f"{one.similarity:.3f}", f"{one.lowest:.3f}", *one.paths])
-        for one in found
-        if one.lowest is not None
-    ]
-    return [head, *lines, summary]
+def _line(one: Found) -> str:
+    """The line of a group or an image for the terminal."""
+    cells = [] if one.score is None else [f"{one.score:4.1f}", f"{one.reason:8}"]
+    cells.append(f"{one.similarity:.3f}")
+    if one.lowest is not None:
+        cells.append(f"{one.lowest:.3f}")
+    return "  ".join([*cells, *one.paths])
 
 
-def _named(one: dict[str, Any], files: list[Features]) -> dict[str, Any]:
+def _fields(one: Found, paths: list[str]) -> dict[str, Any]:
     """Return the fields of a result that have a value, with paths instead of positions."""
-    paths = [path for file in files for path in file.paths]
-    if one.get("nearest") is not None:
-        one = {**one, "nearest": [paths[place] for place in one["nearest"]]}
-    return {name: value for name, value in one.items() if value is not None}
-
-
-def _write_page(
-    out: str,
-    title: str,
-    summary: str,
-    found: list[Found],
-    files: list[Features],
-    asked: Picture | None,
-) -> None:
-    from pathlib import Path
-
-    from hexa.reporting.search_page import Picture, source_of, write
-
-    def picture(place: int) -> Picture:
-        for file in files:
-            if place < len(file.paths):
-                break
-            place -= len(file.paths)
-        return Picture(source_of(file.file.preview(place)), file.paths[place])
-
-    write(Path(out), title, summary, found, picture, asked)
+    nearest = None if one.nearest is None else [paths[place] for place in one.nearest]
+    fields = {**vars(one), "places": None, "nearest": nearest}
+    return {name: value for name, value in fields.items() if value is not None}

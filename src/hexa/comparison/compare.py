@@ -185,8 +185,9 @@ def of_backbones(
         progress("timing the networks", 0, 0)
         rows = affordable([*backbones.values()], judging, how, device)
         if len(rows) < len(judging):
-            drawn = f"{len(rows):,} of {len(judging):,} images were drawn"
-            notes.append(f"{drawn} to fit the time; a longer --time draws more")
+            notes.append(
+                f"{len(rows):,} of {len(judging):,} images were drawn to fit the time; a longer --time draws more"
+            )
         kept, found = leakage.apart(data, judging, rows, how, notes, progress, learned)
         if labelled.can_judge(labelled.labels_of(judging)[kept]):
             rows = kept

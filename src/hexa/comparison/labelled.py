@@ -28,7 +28,7 @@ from hexa.runtime.random import Stream
 if TYPE_CHECKING:
     from hexa.evaluation.protocols.probe import FittedProbe
 
-#: Number of neighbours of k-NN.
+    #: Number of neighbours of k-NN.
 NEIGHBOURS = 15
 #: Number of folds of a cross-validation.
 FOLDS = 5
@@ -134,8 +134,11 @@ class Judge:
         self.seed = seed
         counts = np.bincount(labels)
         if (counts > 1).sum() < 2:
-            given = f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images or more"
-            raise UserError(f"{given}, and a comparison needs two such classes; label more images")
+            raise UserError(
+                f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two "
+                "labelled images or more, and a comparison needs two such classes; label more "
+                "images"
+            )
 
         def split(groups: Rows | None) -> None:
             self.groups = groups
@@ -329,9 +332,9 @@ def take_groups(source: Source, spec: str | None) -> None:
                 f"--groups {spec}: no two images of {source!r} share a group; leave out --groups"
             )
         if Judge(labels_of(source), groups=source.grouped).groups is None:
-            several = "fewer than two classes span several groups, so that no fold can be scored"
             raise UserError(
-                f"--groups {spec}: {several}; label images of more groups, or leave out --groups"
+                f"--groups {spec}: fewer than two classes span several groups, so that no fold can be "
+                "scored; label images of more groups, or leave out --groups"
             )
 
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from hexa.comparison.verdict import Side
 from hexa.config import whole_characters
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.reporting.gallery import class_of, tiles_of
-from hexa.reporting.pictures import Gallery, shown
+from hexa.reporting.pictures import Gallery, encoded
 from hexa.reporting.rendering import rendered
 from hexa.reporting.tables import text
 from hexa.runtime.files import write_text
@@ -42,36 +41,33 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
     """Create the folder, write compare.json and compare.html into it, and return the path of the HTML file."""
     folder.mkdir(parents=True, exist_ok=True)
     write_text(folder / "compare.json", json.dumps(comparison.record, indent=1) + "\n")
-    asked = {
+    facts = {
         name: value
         for name, value in vars(how).items()
         if value not in (None, math.inf) and name != "backbones"
     }
-    asked["images"] = len(comparison.images)
-    best = comparison.verdict.best
-    first, *others = comparison.sides
-    pair = (first, comparison.sides[best or 1])
+    first = comparison.sides[0].features
+    other = comparison.sides[comparison.verdict.best or 1]
     order = torch.randperm(len(comparison.images), generator=Stream(0).child("shown").generator())
     some = order[:_SEARCHED]
-    kept = unlabelled.kept(pair[0].features, pair[1].features, rows=some)
+    kept = unlabelled.kept(first, other.features, rows=some)
     moved = some[kept.argsort(stable=True)]
-    shown = {
-        "title": f"{first.name} compared with {' and '.join(side.name for side in others)}",
-        "verdict": comparison.verdict,
-        "told": "better" if best is not None else "no significant difference",
-        "table": verdict.table(comparison.sides, comparison.verdict),
-        "judged": 0 if comparison.judge is None else len(comparison.judge.judged),
-        "notes": comparison.notes,
-        "closest": _closest(comparison, comparison.sides[:_DRAWN], moved[:_QUERIES].tolist()),
-        "changed": f"{pair[0].name} and {pair[1].name} share {kept.mean():.0%} of all neighbourhoods",
-        "duplicates": comparison.duplicates[:_TWINS],
-        "twins": len(comparison.duplicates),
-        "facts": [(name, text(value)) for name, value in asked.items()],
-    }
-    return write_text(folder / "compare.html", whole_characters(rendered("compare.html", **shown)))
+    page = rendered(
+        "compare.html",
+        comparison=comparison,
+        table=verdict.table(comparison.sides, comparison.verdict),
+        closest=_closest(comparison, comparison.sides[:_DRAWN], moved[:_QUERIES].tolist()),
+        other=other.name,
+        kept=f"{kept.mean():.0%}",
+        most=_TWINS,
+        facts=facts | {"images": len(comparison.images)},
+        text=text,
+        encoded=encoded,
+    )
+    return write_text(folder / "compare.html", whole_characters(page))
 
 
-def _closest(comparison: Comparison, sides: Sequence[Side], queries: Sequence[int]) -> Any:
+def _closest(comparison: Comparison, sides: Sequence[Side], queries: Sequence[int]) -> Gallery:
     """Return the figure with a row for each query and backbone: the image, then its nearest images with their classes."""
     images = comparison.images
     transform = EvaluationTransform(_TILE, 1.0)
@@ -86,6 +82,4 @@ def _closest(comparison: Comparison, sides: Sequence[Side], queries: Sequence[in
             tiles.append(tiles_of(images, places, transform))
             captions.append([class_of(images, place) for place in places])
     heads = ["image", *map(str, range(1, len(tiles[0])))]
-    if images.classes is None:
-        captions = []
-    return shown(Gallery(np.stack(tiles), heads, captions, labels))
+    return Gallery(np.stack(tiles), heads, captions if images.classes is not None else (), labels)

@@ -105,16 +105,17 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         assert theirs is not None
         differences = {name: labelled.difference(mine, theirs, name, count) for name in mine.right}
         pairs.append(Pair(a, b, differences[DECIDING].sign, differences))
-    every = range(len(sides))
-    beaten = [{_other(pair, place) for pair in pairs if pair.winner == place} for place in every]
-    top = max(every, key=lambda place: sides[place].reached(DECIDING))
-    others = [place for place in every if place != top]
-    rivals = [place for place in others if place not in beaten[top]]
-    of_top = [pair for pair in pairs if top in (pair.first, pair.second)]
-    against = [pair for pair in of_top if _other(pair, top) in (rivals or others)]
-    nearest = min(against, key=lambda pair: abs(pair.differences[DECIDING].points))
-    names = _listed([sides[place].name for place in rivals or others])
-    several = f"against {sides[_other(nearest, top)].name}: " if len(against) > 1 else ""
+    top = max(range(len(sides)), key=lambda place: sides[place].reached(DECIDING))
+    against = {
+        pair.first + pair.second - top: pair for pair in pairs if top in (pair.first, pair.second)
+    }
+    beaten = [place for place, pair in against.items() if pair.winner == top]
+    rivals = [place for place in against if place not in beaten]
+    named = rivals or beaten
+    near = min(named, key=lambda place: abs(against[place].differences[DECIDING].points))
+    nearest = against[near]
+    names = _listed([sides[place].name for place in named])
+    several = f"against {sides[near].name}: " if len(named) > 1 else ""
     scores = f"{several}{_scores(sides, nearest, top)}"
     if not rivals:
         said = f"{sides[top].name} is better than {names}: {scores}"
@@ -122,8 +123,8 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
         said = f"these labels show no significant difference: {_scores(sides, nearest, 1)}"
     else:
         said = f"{sides[top].name} is not significantly better than {names}: {scores}"
-        if beaten[top]:
-            said += f"; it is better than {_listed([sides[place].name for place in beaten[top]])}"
+        if beaten:
+            said += f"; it is better than {_listed([sides[place].name for place in beaten])}"
     return Verdict(None if rivals else top, said, tuple(pairs))
 
 
@@ -167,10 +168,6 @@ def _judged_rows(sides: Sequence[Side], verdict: Verdict) -> Iterator[_Row]:
     for name in measures:
         values = [f"{side.scores.balanced(name):.1f}" for side in sides if side.scores]
         yield f"{name}, balanced, % ↑", values, []
-
-
-def _other(pair: Pair, place: int) -> int:
-    return pair.first + pair.second - place
 
 
 def _scores(sides: Sequence[Side], pair: Pair, place: int) -> str:

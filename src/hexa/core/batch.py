@@ -97,7 +97,7 @@ class Branch:
         return (self.name, self.training) == (other.name, other.training)
 
     def momentum(self, momentum: float) -> float:
-        """How far this pass moves running statistics, so that all parts together move them as one pass would.
+        """Return the momentum of running statistics for this pass, so that all parts together equal one pass.
 
         m_k = (m / K) / (1 − m + k·m / K), k = 1 … K:  r ← (1 − m)·r + m · mean of the parts' statistics
         """

@@ -64,28 +64,6 @@ def pairs_above(
     return np.concatenate(pairs), np.minimum(np.concatenate(cosines), 1)
 
 
-def nearest(
-    rows: Floats,
-    bank: Floats,
-    count: int,
-) -> tuple[Floats, Places]:
-    """The largest products [N, k] of each row with rows of the bank, largest first, and their places in it.
-
-    k is `count`, or the size of the bank if that is smaller.
-    """
-    count = min(count, len(bank))
-    products = []
-    places = []
-    for top in range(0, len(rows), _ROWS):
-        product = rows[top : top + _ROWS] @ bank.T
-        chosen = np.sort(np.argpartition(-product, count - 1, axis=1)[:, :count], axis=1)
-        product = np.take_along_axis(product, chosen, axis=1)
-        order = np.argsort(-product, axis=1, kind="stable")
-        products.append(np.take_along_axis(product, order, axis=1))
-        places.append(np.take_along_axis(chosen, order, axis=1))
-    return np.concatenate(products), np.concatenate(places)
-
-
 def complete_groups(
     pairs: Places,
     similarity: NDArray[np.floating],

@@ -53,10 +53,6 @@ _OPTIONAL: dict[str, tuple[tuple[int, ...], str]] = {
 _LARGEST = 1e15
 
 
-class _Other(ValueError):
-    """The file is not what is expected; the message says why."""
-
-
 @dataclass(frozen=True)
 class FeatureFile:
     """The content of a file of N >= 2 images. Optional arrays are None if the file does not have them."""
@@ -69,9 +65,12 @@ class FeatureFile:
     previews: Sequence[bytes] | None = None
     origin: Mapping[str, Any] | None = None
 
-    def preview(self, place: int) -> bytes | None:
-        """The JPEG of an image, if the file has previews."""
-        return None if self.previews is None else bytes(self.previews[place])
+    @property
+    def pictures(self) -> tuple[NDArray[np.uint8], NDArray[np.float32]] | None:
+        """Thumbnails and statistics, if the file has both."""
+        if self.thumbnails is None or self.statistics is None:
+            return None
+        return self.thumbnails, self.statistics
 
 
 # -- writing ----------------------------------------------------------------------------------------------------------
@@ -139,42 +138,37 @@ def read(path: Path | str) -> FeatureFile:
     try:
         status = os.stat(path)
         if not stat.S_ISREG(status.st_mode):  # reading a pipe may never end
-            raise _Other("is not a regular file")
-        reader = _read_parquet if path.suffix == ".parquet" else _read_npz
-        return _checked(path, reader(path, status.st_size))
+            raise UserError("is not a regular file")
+        read_arrays = _read_parquet if path.suffix == ".parquet" else _read_npz
+        return _checked(path, read_arrays(path, status.st_size))
     except Exception as error:  # readers raise whatever Python does on damaged content
-        why = f"not an intact {path.suffix}"
-        if isinstance(error, _Other):
+        why = getattr(error, "strerror", None) or f"not an intact {path.suffix}"
+        if isinstance(error, UserError):
             why = str(error)
-        elif isinstance(error, OSError) and error.strerror:
-            why = error.strerror
-        remedy = "give a .npz or .parquet that hexa embed wrote"
-        raise UserError(f"{path}: {why}; {remedy}") from None
+        raise UserError(f"{path}: {why}; give a .npz or .parquet that hexa embed wrote") from None
 
 
 def _bound(size: int, unpacked: int) -> None:
-    """Raise _Other if a file of `size` bytes unpacks to too much."""
+    """Raise UserError if a file of `size` bytes unpacks to too much."""
     most = usable_memory() // _SHARE
     if unpacked > max(_SMALL, _RATIO * size):
-        raise _Other(f"{size:,} bytes unpack to {unpacked:,}, as no file of features does")
+        raise UserError(f"{size:,} bytes unpack to {unpacked:,}, as no file of features does")
     if unpacked > most:
-        raise _Other(f"unpacks to {unpacked:,} bytes, and {most:,} fit a quarter of the memory")
+        raise UserError(f"unpacks to {unpacked:,} bytes, and {most:,} fit a quarter of the memory")
 
 
-def _check_names(names: Sequence[str], what: str) -> None:
+def _check_names(names: Sequence[str]) -> None:
     for name in ("features", "paths"):
         if name not in names:
-            raise _Other(f"has no {what} '{name}', but {some(names)}")
+            raise UserError(f"has no '{name}', but {some(names)}")
 
 
 def _read_npz(path: Path, size: int) -> dict[str, Any]:
-    if path.suffix == ".npy":
-        raise _Other("holds one array, such as feature maps, and no features and paths")
     wanted = ("features", "paths", *_OPTIONAL, "previews", "preview_ends", "origin")
     arrays: dict[str, Any] = {}
     with zipfile.ZipFile(path) as archive:
         members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
-        _check_names([*members], "array")
+        _check_names([*members])
         chosen = {name: members[name] for name in wanted if name in members}
         _bound(size, sum(one.file_size for one in chosen.values()))
         for name, member in chosen.items():
@@ -182,17 +176,17 @@ def _read_npz(path: Path, size: int) -> dict[str, Any]:
                 try:
                     arrays[name] = np.lib.format.read_array(file, allow_pickle=False)
                 except ValueError:
-                    raise _Other(f"'{name}' in it is damaged or holds Python objects") from None
+                    raise UserError(f"'{name}' in it is damaged or holds Python objects") from None
     if "previews" in arrays:
         arrays["previews"] = _split(arrays["previews"], arrays.pop("preview_ends"))
     return arrays
 
 
 def _split(previews: Array, ends: Array) -> list[memoryview]:
-    """Previews that stand one after the other. Raises _Other unless the ends, in order, are those of all bytes."""
+    """Previews that stand one after the other. Raises UserError unless the ends, in order, are those of all bytes."""
     starts = np.append(0, ends[:-1])
     if previews.dtype != np.uint8 or (starts > ends).any() or ends[-1] != len(previews):
-        raise _Other("'previews' are not what hexa embed writes")
+        raise UserError("'previews' are not what hexa embed writes")
     content = memoryview(previews.data)
     return [content[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -202,23 +196,20 @@ def _read_parquet(path: Path, size: int) -> dict[str, Any]:
 
     file = pyarrow.parquet.ParquetFile(path)
     names = file.schema_arrow.names
-    _check_names(names, "column")
+    _check_names(names)
     columns = [name for name in ("features", "paths", *_OPTIONAL, "previews") if name in names]
-    parts: dict[str, list[Any]] = {name: [] for name in columns}
-    unpacked = 0
     first_row = next(file.iter_batches(1, columns=columns), None)
     if first_row is None:
-        raise _Other("has no rows")
+        raise UserError("has no rows")
     rows = 1 if first_row.nbytes * _BATCH > _SMALL else _BATCH
+    batches = []
+    unpacked = 0
     for batch in file.iter_batches(rows, columns=columns):
         unpacked += batch.nbytes
         _bound(size, unpacked)
-        for name in columns:
-            parts[name].append(_column(name, batch.column(name)))
-    widths = {part.shape[1] for part in parts["features"]}
-    if len(widths) > 1:
-        raise _Other("rows of the column 'features' differ in length")
-    arrays: dict[str, Any] = {name: np.concatenate(blocks) for name, blocks in parts.items()}
+        batches.append(batch)
+    table = pyarrow.Table.from_batches(batches).combine_chunks()
+    arrays: dict[str, Any] = {name: _column(name, table.column(name).chunk(0)) for name in columns}
     for name, (shape, _) in _OPTIONAL.items():
         if name in arrays and arrays[name].shape[1] == math.prod(shape):
             arrays[name] = arrays[name].reshape(-1, *shape)
@@ -231,17 +222,17 @@ def _read_parquet(path: Path, size: int) -> dict[str, Any]:
 def _column(name: str, column: pyarrow.Array) -> Array:
     """The values of a part of a column: texts or bytes [n], or numbers [n, width]."""
     if column.null_count:
-        raise _Other(f"the column '{name}' has rows without a value")
+        raise UserError(f"the column '{name}' has rows without a value")
     if name == "previews":
         column = column.cast("binary")
     if name in ("paths", "previews"):
         # objects: an array of characters would give every row the length of the longest
         return np.array(column.to_pylist(), dtype=object)
     if not hasattr(column, "value_lengths"):
-        raise _Other(f"the column '{name}' is of type {column.type}, not lists of numbers")
+        raise UserError(f"the column '{name}' is of type {column.type}, not lists of numbers")
     lengths = np.unique(column.value_lengths().to_numpy(zero_copy_only=False))
     if len(lengths) != 1:
-        raise _Other(f"rows of the column '{name}' differ in length")
+        raise UserError(f"rows of the column '{name}' differ in length")
     values: Array = column.flatten().to_numpy(zero_copy_only=False)
     return values.reshape(len(column), int(lengths[0]))
 
@@ -251,12 +242,14 @@ def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
     names = arrays.pop("paths")
     given = f"features are {features.dtype} of shape {features.shape}"
     if features.dtype.kind != "f" or features.ndim != 2 or not features.shape[1]:
-        raise _Other(f"{given}; expected floats of shape [N, D]")
+        raise UserError(f"{given}; expected floats of shape [N, D]")
     count = len(features)
     if count < 2:
-        raise _Other(f"holds {count} images; a search needs two or more")
+        raise UserError(f"holds {count} images; a search needs two or more")
     if names.dtype.kind not in "USO" or names.shape != (count,):
-        raise _Other(f"{given}, and paths {names.dtype} of shape {names.shape}; expected texts [N]")
+        raise UserError(
+            f"{given}, and paths {names.dtype} of shape {names.shape}; expected texts [N]"
+        )
     paths = [
         one.decode(errors="backslashreplace")
         if isinstance(one, bytes)
@@ -266,14 +259,16 @@ def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
     for name, (shape, kind) in _OPTIONAL.items():
         array = arrays.get(name)
         if array is not None and (array.shape != (count, *shape) or array.dtype != np.dtype(kind)):
-            raise _Other(f"'{name}' are {array.dtype} of shape {array.shape}")
+            raise UserError(f"'{name}' are {array.dtype} of shape {array.shape}")
     for name in {"features", "statistics"} & arrays.keys():
         lost = np.flatnonzero(~(np.abs(arrays[name]) < _LARGEST).all(1))
         if len(lost):
-            problem = f"{name} of {len(lost):,} of {count:,} images are not finite or too large"
-            raise _Other(f"{problem}, such as those of {paths[lost[0]]}")
+            raise UserError(
+                f"{name} of {len(lost):,} of {count:,} images are not finite or too large, such "
+                f"as those of {paths[lost[0]]}"
+            )
     if len(arrays.get("previews", paths)) != count:
-        raise _Other("'previews' are not one for each image")
+        raise UserError("'previews' are not one for each image")
     return FeatureFile(path, paths=paths, origin=_origin(arrays.pop("origin", None)), **arrays)
 
 

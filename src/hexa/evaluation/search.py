@@ -14,15 +14,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from hexa.config import UserError
 from hexa.evaluation import feature_file
-from hexa.evaluation.alike import (
-    Floats,
-    Places,
-    complete_groups,
-    components,
-    nearest,
-    pairs_above,
-    unit,
-)
+from hexa.evaluation.alike import Floats, Places, complete_groups, components, pairs_above, unit
 from hexa.evaluation.feature_file import FeatureFile
 from hexa.evaluation.picture_similarity import Pictures
 from hexa.runtime.paths import composed, location
@@ -83,8 +75,7 @@ class Features:
     @property
     def least(self) -> float:
         """The similarity of duplicates by default."""
-        has_pictures = self.file.thumbnails is not None and self.file.statistics is not None
-        return LEAST_PICTURES if has_pictures else LEAST_FEATURES
+        return LEAST_FEATURES if self.file.pictures is None else LEAST_PICTURES
 
     def duplicates(self, least: float | None = None) -> list[Found]:
         """Groups of images of which every pair is a duplicate; the most similar pairs first.
@@ -95,8 +86,7 @@ class Features:
         members = _copies(self.file)
         links, similarity = _links(self, least, members)
         groups = complete_groups(links, similarity, len(members))
-        grouped = {place for group in groups for place in group}
-        alone = [place for place in range(len(members)) if place not in grouped]
+        alone = {*range(len(members))}.difference(*groups)
         groups += [[place] for place in alone if len(members[place]) > 1]
         first, second = np.divmod(links, len(members))
         found = []
@@ -105,19 +95,10 @@ class Features:
             places = sorted(place for one in group for place in members[one])
             if len(places) > len(group):
                 inside = np.append(inside, 1.0)
-            found.append(self.group(places, inside))
+            found.append(_group(self.paths, places, inside))
         return _sorted(found)
 
-    def group(
-        self,
-        places: list[int],
-        similarity: NDArray[np.floating],
-    ) -> Found:
-        """Images that are duplicates, with the similarities of their pairs."""
-        names = [self.paths[place] for place in places]
-        return Found(names, places, float(similarity.max()), float(similarity.min()))
-
-    def outliers(self, count: int = 20) -> list[Found]:
+    def outliers(self, count: int) -> list[Found]:
         """The images that are farthest from their fifth nearest image, farthest first.
 
         There are two orders, by the distance of features (1 − cosine) and, if the file has them, by that of statistics
@@ -134,20 +115,19 @@ class Features:
         ranks = [np.argsort(np.argsort(-one, kind="stable")) for one in scores]
         turns = np.array(ranks) + np.arange(len(ranks))[:, None] / 2
         order = np.argsort(turns.min(0), kind="stable")[:count]
-        _, near = nearest(self.directions[order], self.directions, _NAMED + 1)
+        _, near = _nearest(self.directions[order], self.directions, _NAMED + 1)
         found = []
         for place, others in zip(order.tolist(), near.tolist(), strict=True):
             which = int(turns[:, place].argmin())
-            found.append(
-                Found(
-                    [self.paths[place]],
-                    [place],
-                    1 - float(unlike[place]),
-                    score=float(scores[which][place]),
-                    reason=("features", "picture")[which],
-                    nearest=[other for other in others if other != place][:_NAMED],
-                )
+            outlier = Found(
+                [self.paths[place]],
+                [place],
+                1 - float(unlike[place]),
+                score=float(scores[which][place]),
+                reason=("features", "picture")[which],
+                nearest=[other for other in others if other != place][:_NAMED],
             )
+            found.append(outlier)
         return found
 
     def find(self, path: str) -> int | None:
@@ -158,12 +138,10 @@ class Features:
         if path in self.paths:
             return self.paths.index(path)
         asked = f"/{composed(path)}"
-        ends = [
-            place for place, one in enumerate(self.paths) if asked.endswith(f"/{composed(one)}")
-        ]
+        ends = [one for one in self.paths if asked.endswith(f"/{composed(one)}")]
         if not ends:
             return None
-        place = max(ends, key=lambda one: len(self.paths[one]))
+        place = self.paths.index(max(ends, key=len))
         home = (self.file.origin or {}).get("folder")
         file = location(path)
         if isinstance(home, str) and file.exists():
@@ -175,12 +153,12 @@ class Features:
     def like(
         self,
         row: NDArray[np.floating],
-        count: int = 10,
+        count: int,
         itself: int | None = None,
     ) -> list[Found]:
         """The images with the largest cosine to features [D], largest first. itself: a place that is left out."""
-        similarity, places = nearest(unit(row)[None], self.directions, count + 1)
-        near = zip(places[0].tolist(), similarity[0].tolist(), strict=True)
+        distances, places = _nearest(unit(row)[None], self.directions, count + 1)
+        near = zip(places[0].tolist(), (1 - distances[0] ** 2 / 2).tolist(), strict=True)
         found = [
             Found([self.paths[place]], [place], value) for place, value in near if place != itself
         ]
@@ -205,21 +183,33 @@ def shared(
     count = len(one.paths)
     found = []
     for own, copies in enumerate(members):
-        earlier = [
+        earlier = sorted(
             (-value, member)
             for like, value in near[own].items()
             for member in members[like]
             if member < count
-        ]
-        earlier.sort()
+        )
         values = -np.array([value for value, _ in earlier])
         matches = [member for _, member in earlier]
         later = [place for place in copies if place >= count and earlier]
-        found += [both.group([place, *matches], values) for place in later]
+        found += [_group(both.paths, [place, *matches], values) for place in later]
     return _sorted(found)
 
 
-def _joined(one: FeatureFile, other: FeatureFile) -> FeatureFile:
+def _group(
+    paths: list[str],
+    places: list[int],
+    similarity: NDArray[np.floating],
+) -> Found:
+    """Images that are duplicates, with the similarities of their pairs."""
+    names = [paths[place] for place in places]
+    return Found(names, places, float(similarity.max()), float(similarity.min()))
+
+
+def _joined(
+    one: FeatureFile,
+    other: FeatureFile,
+) -> FeatureFile:
     """Two files as one; optional arrays if both have them."""
     weights = [(file.origin or {}).get("weights") for file in (one, other)]
     known = None not in weights
@@ -241,12 +231,10 @@ def _sorted(groups: Iterable[Found]) -> list[Found]:
 
 def _copies(file: FeatureFile) -> list[list[int]]:
     """Places of each distinct image and its copies, whose thumbnails and statistics are equal."""
-    if file.thumbnails is None or file.statistics is None:
+    if file.pictures is None:
         return [[place] for place in range(len(file.paths))]
     members: dict[bytes, list[int]] = {}
-    for place, (thumbnail, statistics) in enumerate(
-        zip(file.thumbnails, file.statistics, strict=True)
-    ):
+    for place, (thumbnail, statistics) in enumerate(zip(*file.pictures, strict=True)):
         members.setdefault(thumbnail.tobytes() + statistics.tobytes(), []).append(place)
     return [*members.values()]
 
@@ -265,10 +253,10 @@ def _links(
         raise UserError(f"--least must be a similarity, from -1 to 1, got {least:g}")
     keepers = np.array([copies[0] for copies in members])
     rows = features.directions[keepers]
-    file = features.file
-    if file.thumbnails is None or file.statistics is None:
+    if features.file.pictures is None:
         return pairs_above(rows, least)
-    pictures = Pictures(file.thumbnails[keepers], file.statistics[keepers, :3])
+    thumbnails, statistics = features.file.pictures
+    pictures = Pictures(thumbnails[keepers], statistics[keepers, :3])
     plain = pictures.plain
     mirrored = pictures.mirrored
     by_features, _ = pairs_above(rows, _likely(rows, rows))
@@ -321,11 +309,20 @@ def _deviations(distances: NDArray[np.floating]) -> NDArray[np.float64]:
 def _fifth_nearest(rows: Floats, bank: Places) -> NDArray[np.floating]:
     """The distance of each row [N, D] to the fifth nearest of those at the places `bank`, without itself."""
     k = min(_NEIGHBOUR, len(bank) - 1)
-    search = NearestNeighbors(n_neighbors=k + 1, algorithm="brute").fit(rows[bank])
-    distances, _ = search.kneighbors(rows)
+    distances, _ = _nearest(rows, rows[bank], k + 1)
     values: NDArray[np.floating] = distances[:, k - 1]
     values[bank] = distances[bank, k]  # a row of the bank is its own nearest
     return values
+
+
+def _nearest(
+    rows: Floats,
+    bank: Floats,
+    count: int,
+) -> Any:
+    """The distances [N, k] of each row to the nearest rows of a bank, and their places in it; k is `count` at most."""
+    search = NearestNeighbors(n_neighbors=min(count, len(bank)), algorithm="brute").fit(bank)
+    return search.kneighbors(rows)
 
 
 def _standardised(statistics: Floats) -> Floats:

@@ -192,8 +192,11 @@ class Objective:
         batches: MicroBatches,
         embedding: Tensor | None,
     ) -> Iterator[Term]:
-        """The terms of a pass. Without micro-batches it is one. With them it is one each, if there is no `embedding` of
-        all images; otherwise the loss of all, and then its way back through each."""
+        """Yield the terms of a pass.
+
+        Without micro-batches, the pass has one term. With micro-batches and no `embedding` of all images, each
+        micro-batch has a term. With both, the loss of all images is followed by the gradient of each micro-batch.
+        """
         if embedding is None:
             for name, example in examples.items():
                 yield from self._apart(plan.weights[name], name, example, batches)
@@ -207,7 +210,7 @@ class Objective:
     def _apart(
         self, weight: float, name: str, example: Example, batches: MicroBatches
     ) -> Iterator[Term]:
-        """A term for each micro-batch, weighted by its share of the images; the last has the part of all of them."""
+        """Yield a term for each micro-batch, weighted by its share of the images; the last term has the `Part` of all images."""
         losses = []
         embeddings = []
         parts = dict[str, Part]()

@@ -14,15 +14,12 @@ from functools import partial
 from typing import Any
 
 from hexa.data.views.making import ViewsConfig
-from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import CIFAR_MEAN, CIFAR_STD
 from hexa.recipes import register
 from hexa.recipes.experiment import Experiment, validate
 from hexa.runtime import parsing
-from hexa.training.monitor import MonitorConfig
 from hexa.training.optimizers import OptimizerConfig
-from hexa.training.schedules import ScheduleConfig
 
 Fields = dict[str, Any]
 
@@ -33,16 +30,6 @@ def views_at_32(recipe: str = "moco-cifar", **fields: Any) -> ViewsConfig:
     return ViewsConfig.model_validate({"recipe": recipe, "size": 32, **fields})
 
 
-def moco(bn_groups: int) -> MoCoConfig:
-    return MoCoConfig(
-        queue_size=4096, momentum=0.99, temperature=0.1, head="linear", bn_groups=bn_groups
-    )
-
-
-def resnet(**fields: Any) -> NetworkConfig:
-    return NetworkConfig(name="resnet18", small_stem=True, **_STATISTICS, **fields)
-
-
 def wide(widths: tuple[int, ...], **fields: Any) -> NetworkConfig:
     return NetworkConfig(
         name="small-resnet", widths=widths, stem_stride=2, stem="cosine", **_STATISTICS, **fields
@@ -50,22 +37,13 @@ def wide(widths: tuple[int, ...], **fields: Any) -> NetworkConfig:
 
 
 SMALLER: Fields = {"size": 24, "test_scale": 1.333}
-DECAY: Fields = {"base_batch_size": 256, "weight_decay": 5e-4}
-_MUON = OptimizerConfig(name="muon", learning_rate=0.03, other_rate=0.08, **DECAY)
+_MUON = OptimizerConfig(
+    name="muon", learning_rate=0.03, other_rate=0.08, base_batch_size=256, weight_decay=5e-4
+)
 WARM: Fields = {"kind": "cosine", "per": "step", "warmup_epochs": 10, "warmup_at_most": 0.1}
-#: Entries by name: the fields that differ from MoCo-v2, and the texts of `_NOT_FIELDS`.
-RECIPES: dict[str, Fields] = parsing.read_resource("hexa.recipes", "cifar10.yaml")["recipes"]
+_FILE: dict[str, Any] = parsing.read_resource("hexa.recipes", "cifar10.yaml")
 #: Keys of an entry that are not fields.
 _NOT_FIELDS = {"title", "expected", "cost", "small"}
-
-
-def small(views: ViewsConfig) -> Fields:
-    """Return network, optimizer and views of small versions; views have three quarters of the evaluation size."""
-    return {
-        "network": wide((32, 64, 128)),
-        "optimizer": _MUON,
-        "views": views.model_copy(update=SMALLER),
-    }
 
 
 def _small(given: Fields) -> Fields:
@@ -74,36 +52,29 @@ def _small(given: Fields) -> Fields:
     At equal training time, three wide stages on a fixed stem learn more than four narrow stages; so do Muon, and smaller
     views of larger crops (benchmarks/tables.md). Fields in `small` take precedence.
     """
-    experiment = make("", given)
-    views = experiment.views
+    views = make("", given).views
     larger = views.model_copy(update={"scale": (max(0.2, views.scale[0]), 1.0)})
     own = given.get("small", {})
     made = make("", {**given, **own})
-    return {**small(larger), **{name: getattr(made, name) for name in own}}
+    return {
+        "network": wide((32, 64, 128)),
+        "optimizer": _MUON,
+        "views": larger.model_copy(update=SMALLER),
+        **{name: getattr(made, name) for name in own},
+    }
 
 
 def make(name: str, given: Fields) -> Experiment:
     """Return the recipe cifar10-NAME: MoCo-v2 with these fields."""
-    base = Experiment(
-        recipe=f"cifar10-{name}",
-        data="cifar10",
-        epochs=200,
-        batch_size=512,
-        network=resnet(),
-        views=views_at_32(),
-        method=moco(8),
-        optimizer=OptimizerConfig(learning_rate=0.03, **DECAY),
-        schedule=ScheduleConfig(kind="cosine", per="epoch"),
-        monitor=MonitorConfig(knn_every=10, temperature=0.1),
-    )
-    fields = {name: value for name, value in given.items() if name not in _NOT_FIELDS}
-    if isinstance(fields.get("network"), dict):
+    own = {name: value for name, value in given.items() if name not in _NOT_FIELDS}
+    fields = {"recipe": f"cifar10-{name}", **_FILE["base"], **own}
+    if isinstance(fields["network"], dict):
         fields["network"] = {**_STATISTICS, **fields["network"]}
-    return validate({**dict(base), **fields})
+    return validate(fields)
 
 
 def offer(recipes: dict[str, Fields]) -> None:
-    """Register cifar10-NAME for each entry; entries have the form of RECIPES."""
+    """Register cifar10-NAME for each entry; entries have the form of cifar10.yaml."""
     for name, given in recipes.items():
         register(
             f"cifar10-{name}",
@@ -121,4 +92,4 @@ def offer(recipes: dict[str, Fields]) -> None:
         )
 
 
-offer(RECIPES)
+offer(_FILE["recipes"])

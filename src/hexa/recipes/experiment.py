@@ -98,8 +98,9 @@ class Experiment(Config):
         onsets(self.hard_examples)
         return self
 
+        #: Return the experiment of a mapping of fields. Raises ConfigError that names each invalid field.
 
-#: Return the experiment of a mapping of fields. Raises ConfigError that names each invalid field.
+
 validate = Experiment.from_fields
 
 
@@ -152,20 +153,14 @@ def load(path: Path | str) -> Experiment:
 
 def fields_of(path: Path) -> dict[str, Any]:
     """Read the fields of a config.yaml without validation. Raises UserError that names the file."""
-    if path.is_dir():
-        raise UserError(
-            f"{path} is a folder; give the path of a config.yaml, such as {path / 'config.yaml'}"
-        )
     try:
-        text = parsing.read_text(path, parsing.MOST_YAML)
+        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
     except OSError as error:
         raise UserError(
             f"{path}: {error.strerror or error}; give the path of a config.yaml"
         ) from None
-    try:
-        fields = parsing.from_yaml(text)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from None
     if not isinstance(fields, dict):
         raise UserError(f"{path} has no fields; give a config.yaml with fields, like that of a run")
     return fields

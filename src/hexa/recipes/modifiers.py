@@ -6,32 +6,16 @@ from collections.abc import Iterable
 from typing import Any
 
 from hexa.config import UserError, nearest
-from hexa.core import HardExample
-from hexa.hard_examples.adversarial import Adversarial
-from hexa.hard_examples.cutmix import CutMix
 from hexa.nn.backbones import NetworkConfig
 from hexa.objective import ObjectiveConfig
-from hexa.recipes.experiment import Experiment
+from hexa.recipes.experiment import Experiment, validate
+from hexa.runtime import parsing
 
-#: Modifiers with descriptions, in the order of the name that a run records.
-MODIFIERS = {
-    "small": "a small ResNet whose first layer halves the image, 20 epochs, batch size 256: minutes on two cores",
-    "adversarial": "adversarial views in addition to the clean ones",
-    "robust": "adversarial views at ε = 8/255, through the clean batch-norms: robust, but less accurate",
-    "cutmix": "cut-mixed views in addition to the clean ones",
-    "cutmix-adversarial": "cut-mixed views of the adversarial views; needs +adversarial or +robust",
-    "split": "half of each batch clean, half cut-mixed, in one pass, at the cost of the plain recipe",
-    "late": "hard examples start half-way; the first half equals the plain recipe, also in cost",
-}
-#: N-FGSM (docs/results.md#robust-features-from-random-weights).
-_STRONG = Adversarial(epsilon=8.0, step_size=8.0, random_start=2.0, project=False, branch="main")
-_HARD: dict[str, tuple[str, HardExample]] = {
-    "adversarial": ("adversarial", Adversarial()),
-    "robust": ("adversarial", _STRONG),
-    "cutmix": ("cutmix", CutMix()),
-    "cutmix-adversarial": ("cutmix_adversarial", CutMix(source="adversarial")),
-    "split": ("cutmix", CutMix(fraction=0.5)),
-}
+_FILE: dict[str, dict[str, Any]] = parsing.read_resource("hexa.recipes", "recipes.yaml")[
+    "modifiers"
+]
+#: Every modifier, in the order they are written in the name that a run records, and what it does.
+MODIFIERS = {name: str(entry["does"]) for name, entry in _FILE.items()}
 
 
 def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -> Experiment:
@@ -49,7 +33,8 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
         raise UserError(
             f"{experiment.recipe}+cutmix-adversarial mixes adversarial views; add +adversarial"
         )
-    if "split" in asked and (asked & set(_HARD) != {"split"} or experiment.hard_examples):
+    adding = [name for name in MODIFIERS if name in asked and "hard_examples" in _FILE[name]]
+    if "split" in asked and (len(adding) > 1 or experiment.hard_examples):
         raise UserError(
             f"{experiment.recipe}: +split mixes half of the batch; leave out other hard examples"
         )
@@ -62,17 +47,19 @@ def apply(experiment: Experiment, given: Iterable[str], small: dict[str, Any]) -
         experiment = experiment.model_copy(
             update={"objective": experiment.objective.model_copy(update=half)}
         )
-    every = experiment.hard_examples | dict(
-        _HARD[name] for name in MODIFIERS if name in asked and name in _HARD
-    )
-    if "late" in asked:
-        if not every:
-            raise UserError(
-                f"{experiment.recipe}: +late delays hard examples, but the recipe has none; add +adversarial"
-            )
-        every = {kind: example.but(start=0.5) for kind, example in every.items()}
+    every: dict[str, Any] = dict(experiment.hard_examples)
+    for name in adding:
+        every |= _FILE[name]["hard_examples"]
+    if "late" in asked and not every:
+        raise UserError(
+            f"{experiment.recipe}: +late delays hard examples, but the recipe has none; add +adversarial"
+        )
     name = "+".join([experiment.recipe, *(name for name in MODIFIERS if name in asked)])
-    return experiment.model_copy(update={"recipe": name, "hard_examples": every})
+    made = validate({**dict(experiment), "recipe": name, "hard_examples": every})
+    if "late" not in asked:
+        return made
+    late = {kind: example.but(start=0.5) for kind, example in made.hard_examples.items()}
+    return made.model_copy(update={"hard_examples": late})
 
 
 def _narrow(experiment: Experiment) -> dict[str, Any]:

@@ -10,20 +10,18 @@ import importlib.util
 import inspect
 import sys
 import traceback
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pydantic
 
-from hexa.config import ConfigError, UserError, nearest, reason, users_code
+from hexa.config import ConfigError, UserError, nearest, users_code
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from hexa.recipes.experiment import Experiment
-
-#: Maximum size of a recipe file, in bytes.
-_LARGEST = 4 * 1024**2
 
 
 def is_plugin(spec: str) -> bool:
@@ -47,15 +45,10 @@ def experiment_of(spec: str) -> Experiment:
     from hexa.recipes.experiment import Experiment
 
     file, _, name = spec.rpartition(":")
-    path, content = _source_of(Path(file))
-    module = _import(path, content)
+    module = _import(Path(file))
     function = getattr(module, name, None)
     if not callable(function):
-        functions = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and not key.startswith("_")
-        ]
+        functions = [key for key, value in vars(module).items() if callable(value)]
         raise UserError(f"{file}: has no function '{name}'; {nearest(name, functions)}")
     try:
         inspect.signature(function).bind()
@@ -72,7 +65,7 @@ def experiment_of(spec: str) -> Experiment:
         raise UserError(
             f"{spec}: returned {type(experiment).__name__}, not a hexa.recipes.experiment.Experiment"
         )
-    return experiment.model_copy(update={"recipe": f"{path}:{name}"})
+    return experiment.model_copy(update={"recipe": f"{module.__file__}:{name}"})
 
 
 def load(config: Path, trust: bool = False) -> Experiment:
@@ -86,61 +79,40 @@ def load(config: Path, trust: bool = False) -> Experiment:
     file = recipe.rpartition(":")[0] if isinstance(recipe, str) and is_plugin(recipe) else None
     untried = f"its method came from {file}, which is not imported: read it, then add --trust"
     if file and trust:
-        try:
-            path, content = _source_of(Path(file))
-        except UserError as error:  # a run may name a file that it does not need
-            untried = f"its method came from a file that no longer exists: {error}"
-        else:
-            _import(path, content)
+        if Path(file).is_file():
+            _import(Path(file))
             file = None
+        else:  # a run may name a file that it does not need
+            untried = f"its method came from {file}, which no longer exists"
     try:
         return experiment.load(config)
     except UserError as error:
         raise UserError(f"{error}; {untried}") if file else error from None
 
 
-def _source_of(file: Path) -> tuple[Path, bytes]:
-    """Return absolute path and content of a file, which is read once. Raises UserError."""
-    try:
-        path = file.resolve()
-        there = path.is_file() and path.stat().st_size <= _LARGEST
-        content = path.read_bytes() if there else b""
-    except (
-        OSError,
-        RuntimeError,
-        ValueError,
-    ) as error:  # a loop of links, or an impossible file name
-        raise UserError(f"{file}: cannot be read ({reason(error)})") from None
-    if not there:
+def _import(file: Path) -> ModuleType:
+    """Return the module of a file, which is imported once. Raises UserError."""
+    if not file.is_file():
         raise UserError(
-            f"{path}: no such file; give a recipe of your own as path/to/file.py:function"
+            f"{file}: no such file; give a recipe of your own as path/to/file.py:function"
         )
-    return path, content
-
-
-def _import(path: Path, content: bytes) -> ModuleType:
-    name = f"hexa_plugin_{path.stem}"
+    path = str(file.resolve())
+    name = f"hexa_plugin_{file.stem}"
     known = sys.modules.get(name)
-    if known is not None and known.__file__ == str(path):
+    if known is not None and known.__file__ == path:
         return known
-    specification = importlib.util.spec_from_file_location(name, path)
-    assert specification is not None
+    specification: Any = importlib.util.spec_from_file_location(name, path)
     module = importlib.util.module_from_spec(specification)
     sys.modules[name] = module  # before the code runs, because classes look up their module
     try:
-        with users_code(str(path)):
-            exec(compile(content, path, "exec", dont_inherit=True), vars(module))
+        with users_code(path):
+            exec(compile(file.read_bytes(), path, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception) or isinstance(error, UserError):
             raise
-        own = [
-            frame
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == str(path)
-        ]
-        line = error.lineno if isinstance(error, SyntaxError) else own[-1].lineno if own else "?"
-        raise UserError(f"{path}, line {line}: {type(error).__name__}: {error}") from error
+        place = _last_line(error, {path}) or path
+        raise UserError(f"{place}: {type(error).__name__}: {error}") from error
     return module
 
 
@@ -149,7 +121,10 @@ def own_line(error: BaseException) -> str | None:
     files = {
         module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")
     }
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files
-    ]
+    return _last_line(error, files)
+
+
+def _last_line(error: BaseException, files: Collection[str | None]) -> str | None:
+    """FILE:LINE of the innermost frame of an error in one of these files; None if there is none."""
+    frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

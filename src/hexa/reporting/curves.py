@@ -11,9 +11,10 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from hexa.reporting.rendering import data_uri
-from hexa.reporting.runs import MOST_QUANTITIES, Record, Run, is_number
+from hexa.reporting.runs import MOST_QUANTITIES, Run, is_number
 from hexa.reporting.style import COLOURS, MUTED, drawing, picture
 from hexa.reporting.tables import format_number, told_apart
+from hexa.runtime.parsing import read_resource
 
 #: Percentage points that a y axis of percentages covers at least, so that 0.2 points do not look like a fall.
 _LEAST = 5.0
@@ -43,29 +44,8 @@ class Quantity(NamedTuple):
 
 
 KNOWN = {
-    "knn": Quantity("k-NN monitor", "of the frozen features, on held-out images", "%"),
-    "loss": Quantity("Loss", "of each term, before its weight"),
-    "accuracy": Quantity(
-        "Accuracy of pseudo-labels", "how often the pseudo-label is the most likely", "%", 100.0
-    ),
-    "perturbation": Quantity("Mean |δ|", "how far views are moved", "1/255", from_zero=True),
-    "lambda": Quantity("λ", "area kept by the original image"),
-    "zero_gradient": Quantity(
-        "Zero gradients", "pixels that an attack cannot move", "%", 100.0, from_zero=True
-    ),
-    "clusters": Quantity(
-        "Clusters", "shares: non-empty, entropy of ln K, mutual information (nmi)", from_zero=True
-    ),
-    "total loss": Quantity("Objective", "the weighted sum that is minimised"),
-    "learning_rate": Quantity("Learning rate", "of the optimizer", from_zero=True),
-    "feature_std": Quantity("Spread of the embedding", "1 is even, 0 is collapse", from_zero=True),
-    "effective_rank": Quantity(
-        "Effective rank", "directions that the embedding uses", from_zero=True
-    ),
-    "images_per_second": Quantity(
-        "Throughput", "views, steps and logging", "images/s", from_zero=True
-    ),
-    "data_wait": Quantity("Waiting for data", "share of the time", "%", 100.0, from_zero=True),
+    name: Quantity(**fields)
+    for name, fields in read_resource("hexa.reporting", "curves.yaml").items()
 }
 """In the order of a report; a group that is not here follows under its own name."""
 
@@ -109,7 +89,10 @@ def charts(runs: Sequence[Run]) -> list[Chart]:
     return [chart for chart in drawn if chart is not None]
 
 
-def _of_one(run: Run, keys: Sequence[str]) -> list[Chart | None]:
+def _of_one(
+    run: Run,
+    keys: Sequence[str],
+) -> list[Chart | None]:
     # a term has one colour in all charts
     terms = list(dict.fromkeys(_term(key) for key in keys if "/" in key))
     groups: dict[str, list[Series]] = {}
@@ -120,20 +103,21 @@ def _of_one(run: Run, keys: Sequence[str]) -> list[Chart | None]:
     return [_chart(name, _known(name), curves, "epoch") for name, curves in groups.items()]
 
 
-def _of_several(runs: Sequence[Run], keys: Sequence[str]) -> list[Chart | None]:
+def _of_several(
+    runs: Sequence[Run],
+    keys: Sequence[str],
+) -> list[Chart | None]:
     names = labels(runs)
     made = []
     for key in keys:
         quantity = _known(group(key))
         title = f"{quantity.title}: {_term(key)}" if "/" in key else quantity.title
-        axes = {"epoch": ""}
-        if key == "knn":
-            axes["minutes"] = " over time"
-        for over, suffix in axes.items():
+        for over in ("epoch", "minutes") if key == "knn" else ("epoch",):
             curves = [
                 _series(run, key, name, slot, over)
                 for slot, (run, name) in enumerate(zip(runs, names, strict=True))
             ]
+            suffix = " over time" if over == "minutes" else ""
             titled = quantity._replace(title=title + suffix)
             made.append(_chart(key + suffix, titled, curves, over))
     return made
@@ -151,7 +135,9 @@ def group(key: str) -> str:
 
 def _order(key: str) -> tuple[int, str]:
     known = list(KNOWN)
-    return (known.index(group(key)), "") if group(key) in known else (len(known), group(key))
+    if group(key) in known:
+        return known.index(group(key)), ""
+    return len(known), group(key)
 
 
 def _term(key: str) -> str:
@@ -163,26 +149,36 @@ def _known(name: str) -> Quantity:
     return KNOWN.get(name, Quantity(name.replace("_", " ").capitalize()))
 
 
-def _series(run: Run, key: str, name: str, slot: int, over: str) -> Series:
+def _series(
+    run: Run,
+    key: str,
+    name: str,
+    slot: int,
+    over: str,
+) -> Series:
     """The curve of a key over epochs, or over minutes of training without monitors and checkpoints."""
 
-    def place(line: Record) -> float | None:
-        at = line.get("seconds" if over == "minutes" else over)
-        if not is_number(at):
-            return None
-        return at / 60 if over == "minutes" else at
-
+    at = over
+    unit = 1
+    if over == "minutes":
+        at = "seconds"
+        unit = 60
     factor = _known(group(key)).factor
-    points = []
-    for line in run.monitor + run.train + run.epochs:
-        at = place(line)
-        if at is not None and is_number(line.get(key)):
-            points.append((at, line[key] * factor))
+    points = [
+        (line[at] / unit, line[key] * factor)
+        for line in run.monitor + run.train + run.epochs
+        if is_number(line.get(at)) and is_number(line.get(key))
+    ]
     x, y = np.array(sorted(points), dtype=np.float64).reshape(-1, 2).T
     return Series(name, slot, x, y)
 
 
-def _chart(key: str, quantity: Quantity, curves: Sequence[Series], over: str) -> Chart | None:
+def _chart(
+    key: str,
+    quantity: Quantity,
+    curves: Sequence[Series],
+    over: str,
+) -> Chart | None:
     """The chart of these curves; None if none has two points. over: what x counts."""
     curves = [one for one in curves if len(one.x) > 1]
     if not curves:
@@ -194,7 +190,11 @@ def _chart(key: str, quantity: Quantity, curves: Sequence[Series], over: str) ->
     return Chart(key, quantity.title, quantity.about, image, legend)
 
 
-def _draw(curves: Sequence[Series], quantity: Quantity, over: str) -> bytes:
+def _draw(
+    curves: Sequence[Series],
+    quantity: Quantity,
+    over: str,
+) -> bytes:
     with drawing(1, width=_WIDTH, height=_HEIGHT) as (figure, (ax,)):
         for one in curves:
             x, y = condense(one)
@@ -220,7 +220,11 @@ def condense(series: Series, limit: int = _POINTS) -> tuple[NDArray[np.float64],
     return tuple(np.add.reduceat(values, starts) / counts for values in (series.x, series.y))
 
 
-def _scale(ax: Axes, curves: Sequence[Series], quantity: Quantity) -> None:
+def _scale(
+    ax: Axes,
+    curves: Sequence[Series],
+    quantity: Quantity,
+) -> None:
     """Set the limits of the y axis: from zero, or for percentages wide enough."""
     if quantity.from_zero:
         ax.set_ylim(bottom=min(0.0, *(one.y.min() for one in curves)))

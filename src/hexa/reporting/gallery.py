@@ -80,7 +80,7 @@ def _other_views(batch: Batch, num_images: int) -> list[Column]:
     columns = []
     for number, crop in enumerate(batch.crops[1:], start=2):
         resized = functional.interpolate(crop[:num_images], size)
-        tiles = _shown(resized)
+        tiles = as_pixels(255 * resized.double())
         columns.append(Column(f"view {number}", tiles, [""] * len(tiles)))
     return columns
 
@@ -105,11 +105,11 @@ def automatic_gain(perturbation: Tensor) -> float:
     return 2.0 ** math.floor(math.log2(magnification) + 1e-6)
 
 
-def _shown(images: Tensor) -> Pixels:
-    return as_pixels(255 * images.double())
-
-
-def _column(title: str, example: Example, losses: list[float]) -> Column:
+def _column(
+    title: str,
+    example: Example,
+    losses: list[float],
+) -> Column:
     """The views of an example, each with its loss and, if pseudo-labels are mixed, their weights but the last."""
     of_first = [weight[0] for _, weight in example.mixture]
     weights = torch.stack(of_first, 1)  # [N, pseudo-labels]
@@ -121,22 +121,22 @@ def _column(title: str, example: Example, losses: list[float]) -> Column:
             shares = " + ".join(f"{share:.2f}" for share in row[:-1])
             caption = f"λ {shares} · {caption}"
         captions.append(caption)
-    return Column(title, _shown(example.crops[0]), captions)
+    return Column(title, as_pixels(255 * example.crops[0].double()), captions)
 
 
 def class_of(source: Source, place: int) -> str:
     """The name of the class of the image at this place; empty if it has none, or several."""
     if source.classes is None or source.classes[place] < 0:
         return ""
-    return class_name(source, source.classes[place])
-
-
-def class_name(source: Source, label: int) -> str:
-    """The name of a class; its number where classes have no names."""
+    label = source.classes[place]
     return source.class_names[label] if source.class_names else str(label)
 
 
-def tiles_of(source: Source, places: Iterable[int], transform: EvaluationTransform) -> Pixels:
+def tiles_of(
+    source: Source,
+    places: Iterable[int],
+    transform: EvaluationTransform,
+) -> Pixels:
     """Images at these places as a transform of evaluation makes them, uint8 [K, S, S, 3]."""
     images = [unit(transform(source.decode(int(place)))) for place in places]
     return as_pixels(255 * torch.stack(images))

@@ -6,7 +6,6 @@ import io
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -58,21 +57,8 @@ class Gallery:
         return figure
 
 
-def shown(gallery: Gallery) -> dict[str, Any]:
-    """The content of a gallery for templates. A row: a label, and (data URI, caption, alternative) a picture."""
-    rows, columns, size = gallery.tiles.shape[:3]
-    captions = gallery.captions or [[""] * columns] * rows
-    labelled = []
-    for row, label in enumerate(gallery.labels):
-        cells = zip(gallery.tiles[row], gallery.heads, captions[row], strict=True)
-        pictures = [
-            (_encoded(tile), said, f"{head}, row {row + 1}: {said}") for tile, head, said in cells
-        ]
-        labelled.append((label, pictures))
-    return {"heads": ["", *gallery.heads], "rows": labelled, "size": size, "columns": columns}
-
-
-def _encoded(tile: Pixels) -> str:
+def encoded(tile: Pixels) -> str:
+    """A picture as a data URI."""
     file = io.BytesIO()
     Image.fromarray(tile).save(file, format="png", optimize=True)
     return data_uri("image/png", file.getvalue())

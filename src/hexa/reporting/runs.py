@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from hexa.config import UserError, some
+import pydantic
+
+from hexa.config import UserError, reason, some
 from hexa.reporting.tables import Table, counted
 from hexa.runtime import parsing
 
 Record = dict[str, Any]
+_Cells = tuple[str, str, str, str]
 
 #: Bytes of a journal, at most: some hundred thousand lines.
 _MOST_JOURNAL = 64 * 1024**2
@@ -25,9 +29,46 @@ _MOST_RESULTS = 1000
 #: Metrics of a result that are shown, at most.
 _MOST_METRICS = 64
 
+#: Files of which a run folder has at least one.
+_FILES = ("config.yaml", "metrics.jsonl", "results.json")
+#: Events that `Run.events` leaves out.
+_OTHERS = ("train", "monitor", "epoch", "warning")
 _PLACE = {"event", "step", "epoch", "seconds", "time"}
 _STATES = {"interrupted": "interrupted", "non-finite": "stopped", "end": "finished"}
 _STATES |= dict.fromkeys(("start", "resume"), "unfinished")
+
+
+class Winner(pydantic.BaseModel):
+    """The better of both sides of an adaptation."""
+
+    load: str
+    """A line of Python that loads it."""
+    size: int
+    """The side of its images in pixels."""
+
+
+class Sides(pydantic.BaseModel):
+    """The table of an adaptation: a row for each measure."""
+
+    header: _Cells
+    rows: list[_Cells]
+
+    @property
+    def table(self) -> Table:
+        """The same as a table for a page."""
+        return Table(self.header, self.rows)
+
+
+class Adaptation(pydantic.BaseModel):
+    """What the record of an adaptation that has ended holds for its reader."""
+
+    verdict: str
+    kept: str
+    """start or result."""
+    table: Sides
+    plan: list[str] = []
+    notes: list[str] = []
+    winner: Winner
 
 
 @dataclass(frozen=True)
@@ -54,7 +95,7 @@ class Run:
     """The other journal lines, such as start, checkpoint and end."""
     results: list[Record] = field(default_factory=list)
     """One evaluation each."""
-    adaptation: Record = field(default_factory=dict)
+    adaptation: Adaptation | None = None
     """The measurements of `hexa adapt`, initial weights and result side by side."""
     problems: list[str] = field(default_factory=list)
     """Missing or broken files, for the reader of the report."""
@@ -62,11 +103,9 @@ class Run:
     @property
     def state(self) -> str:
         """finished, interrupted, stopped, unfinished (training or killed); evaluated or unknown without a journal."""
-        if states := [
-            _STATES[str(event["event"])]
-            for event in self.events
-            if str(event.get("event")) in _STATES
-        ]:
+        names = [str(event.get("event")) for event in self.events]
+        states = [_STATES[name] for name in names if name in _STATES]
+        if states:
             return states[-1]
         if self.train or self.monitor:
             return "unfinished"
@@ -76,11 +115,8 @@ class Run:
     def quantities(self) -> list[str]:
         """The keys of the journal that ever hold a number, monitors first."""
         lines = self.monitor + self.train + self.epochs
-        return list(
-            dict.fromkeys(
-                key for line in lines for key in line if key not in _PLACE and is_number(line[key])
-            )
-        )
+        held = (key for line in lines for key in line if is_number(line[key]))
+        return [key for key in dict.fromkeys(held) if key not in _PLACE]
 
     @property
     def epoch(self) -> float | None:
@@ -93,27 +129,21 @@ class Run:
         return self._furthest("seconds")
 
     def _furthest(self, key: str) -> float | None:
-        return max(
-            (line[key] for line in self.train + self.monitor if is_number(line.get(key))),
-            default=None,
-        )
+        reached = [line[key] for line in self.train + self.monitor if is_number(line.get(key))]
+        return max(reached, default=None)
 
-    @property
-    def interruptions(self) -> int:
-        """The number of times that the training was resumed: `seconds` is then a sum over several sessions."""
-        steps = [entry.get("step") for entry in self.resumptions]
-        lines = [*self.train, *self.events]
-        last = max((line["step"] for line in lines if is_number(line.get("step"))), default=0)
-        # a run resumed from its beginning was not interrupted, one at its end trained nothing more
-        return sum(is_number(step) and 0 < step < last for step in steps)
+    def last(self, key: str) -> float | None:
+        """Return the last number of a quantity in the journal."""
+        lines = [*self.monitor, *self.train]
+        return next((line[key] for line in reversed(lines) if is_number(line.get(key))), None)
 
     @property
     def resumptions(self) -> list[Record]:
         """The environments in which it was resumed, each with the step that it was resumed from."""
         entries = self.environment.get("resumed")
-        if not isinstance(entries, list):
-            return []
-        return [entry for entry in entries if isinstance(entry, dict)]
+        return (
+            [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+        )
 
     @property
     def view_sets(self) -> int | None:
@@ -132,20 +162,16 @@ def read_run(folder: Path | str) -> Run:
     """
     folder = Path(folder)
     if folder.is_file():
-        if results := _Reader(folder.parent, within=None).results(folder.name):
+        results = _Reader(folder.parent, within=None).results(folder.name)
+        if results:
             return Run(folder, results=results)
         raise UserError(
             f"{folder}: no result of 'hexa evaluate' in it; give run folders or such JSON files"
         )
-    if not folder.is_dir():
+    if not any((folder / name).is_file() for name in _FILES):
+        problem = "not a run folder" if folder.is_dir() else "no such run folder"
         raise UserError(
-            f"{folder}: no such run folder; give a folder that 'hexa pretrain' wrote, or a result's JSON"
-        )
-    if not any(
-        (folder / name).is_file() for name in ("config.yaml", "metrics.jsonl", "results.json")
-    ):
-        raise UserError(
-            f"{folder}: not a run folder (no config.yaml, metrics.jsonl or results.json in it)"
+            f"{folder}: {problem}; give a folder that 'hexa pretrain' wrote, or a result's JSON"
         )
     read = _Reader(folder, within=folder)
     config_text = read.text("config.yaml", parsing.MOST_YAML)
@@ -159,11 +185,7 @@ def read_run(folder: Path | str) -> Run:
         monitor=_by_step(lines, "monitor"),
         epochs=_by_step(lines, "epoch"),
         warnings=_warnings(lines),
-        events=[
-            line
-            for line in lines
-            if line.get("event") not in ("train", "monitor", "epoch", "warning")
-        ],
+        events=[line for line in lines if line.get("event") not in _OTHERS],
         results=read.results("results.json"),
         adaptation=read.adaptation(),
         problems=read.problems,
@@ -179,11 +201,8 @@ def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:
     """Nested mappings as one with dotted paths; lists stay values, an empty mapping disappears."""
     flat: Record = {}
     for key, value in fields.items():
-        flat |= (
-            flatten(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{key}": value}
-        )
+        path = f"{prefix}{key}"
+        flat |= flatten(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
     return flat
 
 
@@ -205,11 +224,9 @@ class _Reader:
             yield
         except FileNotFoundError:
             self.problems.append(f"{name} is missing")
-        except (OSError, UserError) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            self.problems.append(
-                f"{name} cannot be read ({why or str(error).removeprefix(f'{self.folder / name}: ')})"
-            )
+        except (OSError, ValueError) as error:
+            said = reason(error).removeprefix(f"{self.folder / name}: ")
+            self.problems.append(f"{name} cannot be read ({getattr(error, 'strerror', said)})")
 
     def text(self, name: str, most: int = parsing.MOST_JSON) -> str:
         """At most `most` bytes; empty text for a file that cannot be read."""
@@ -219,35 +236,31 @@ class _Reader:
 
     def parsed(self, name: str, text: str, parse: Callable[[str], Any] = parsing.from_json) -> Any:
         """None for text that is empty or cannot be parsed."""
-        try:
+        with self.telling(name):
             return parse(text) if text else None
-        except UserError as error:
-            self.problems.append(f"{name} cannot be parsed ({error})")
 
     def mapping(
         self, name: str, text: str, parse: Callable[[str], Any] = parsing.from_json
     ) -> Record:
         value = self.parsed(name, text, parse)
-        if not isinstance(value, dict | None):
+        if isinstance(value, dict):
+            return value
+        if value is not None:
             self.problems.append(f"{name} holds no fields")
-        return value if isinstance(value, dict) else {}
+        return {}
 
     def journal(self) -> list[Record]:
         """The lines that parse. The last line of a killed run is often cut short."""
         name = "metrics.jsonl"
-        records = list[Record]()
-        broken = list[int]()
+        lines: list[Record | None] = []
         with self.telling(name):
-            lines = parsing.read_lines(self.folder / name, _MOST_JOURNAL, self.within)
-            for number, (_, fields) in enumerate(lines, start=1):
-                if fields is None:
-                    broken.append(number)
-                else:
-                    records.append(fields)
+            read = parsing.read_lines(self.folder / name, _MOST_JOURNAL, self.within)
+            lines += [fields for _, fields in read]
+        broken = [number for number, fields in enumerate(lines, start=1) if fields is None]
         if broken:
             lost = counted(len(broken), "broken line")
             self.problems.append(f"{name}: {lost} left out ({some(broken)})")
-        return records
+        return [fields for fields in lines if fields is not None]
 
     def results(self, name: str) -> list[Record]:
         """The evaluations: a list of them, or one alone. A missing file is fine: not every run is evaluated."""
@@ -255,43 +268,23 @@ class _Reader:
         entries = value if isinstance(value, list) else [value]
         kept = []
         for entry in entries[-_MOST_RESULTS:]:
-            if isinstance(entry, dict) and isinstance(entry.get("metrics"), dict):
-                metrics = list(entry["metrics"].items())[:_MOST_METRICS]
-                kept.append({**entry, "metrics": dict(metrics)})
+            metrics = entry.get("metrics") if isinstance(entry, dict) else None
+            if isinstance(metrics, dict):
+                kept.append({**entry, "metrics": dict(islice(metrics.items(), _MOST_METRICS))})
         left = len(entries) - len(kept)
         if left and value is not None:
             self.problems.append(f"{name}: {left} of {len(entries):,} entries left out")
         return kept
 
-    def adaptation(self) -> Record:
-        """Verdict, plan and table of an adaptation that has ended; empty if there is none."""
+    def adaptation(self) -> Adaptation | None:
+        """What an adaptation that has ended found; None if there is none."""
         name = "adapt.json"
         record = self.mapping(name, self.text(name)) if (self.folder / name).is_file() else {}
-        table = record.get("table")
-        verdict = record.get("verdict")
-        if not isinstance(verdict, str) or not isinstance(table, dict):
-            return {}
-        rows = [table.get("header"), *(table.get("rows") or [])][:_MOST_METRICS]
-        if not all(isinstance(row, list) and len(row) == 4 for row in rows):
-            self.problems.append(f"{name}: not the table of an adaptation")
-            return {}
-        header, *body = [tuple(map(str, row)) for row in rows]
-        lines = [str(line) for part in ("plan", "notes") for line in record.get(part) or []]
-        return {
-            "verdict": verdict,
-            "helped": record.get("kept") == "result",
-            "table": Table(header, tuple(body)),
-            "lines": lines[:_MOST_METRICS],
-            "winner": _winner(record),
-        }
-
-
-def _winner(record: Record) -> str:
-    """The network that an adaptation exported, its image size, and how to load it; empty if that is unknown."""
-    winner = record.get("winner")
-    if not isinstance(winner, dict) or not is_number(winner.get("size")):
-        return ""
-    return f"{record.get('kept')} at {winner['size']} px: {winner.get('load')}"
+        if "table" not in record:
+            return None
+        with self.telling(name):
+            return Adaptation.model_validate(record)
+        return None
 
 
 def _by_step(lines: list[Record], event: str) -> list[Record]:

@@ -10,22 +10,24 @@ from typing import Any
 
 from hexa.evaluation.few_labels import half_width
 from hexa.reporting.runs import Record, Run, flatten, is_number
-from hexa.reporting.tables import NOTHING, Table, best_of, format_duration, mean_std, text
+from hexa.reporting.tables import Table, best_of, mean_std, text
 
 #: A metric, and the standard deviation that the evaluation itself reports (`top1_std`), if any.
 Score = tuple[float, float | None]
-#: The columns of the evaluations of one run.
-_LISTED = ("protocol", "data", "network", "metrics", "seed", "time", "remarks")
 
 
-def evaluations(runs: Sequence[Run], names: Sequence[str]) -> Table:
-    """One run: a row per evaluation with all it reports. Several: a row per metric, a column per run."""
-    if len(runs) == 1:
-        return _listed(runs[0])
+def evaluations(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> Table:
+    """A row per metric, a column per run."""
     return _side_by_side([[run] for run in runs], tuple(names))
 
 
-def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
+def over_seeds(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> Table:
     """Mean ± std over runs that differ by their seed alone, one column per arm; empty if no experiment was repeated."""
     arms = _arms(runs, names)
     if len(arms) == len(runs):
@@ -34,21 +36,26 @@ def over_seeds(runs: Sequence[Run], names: Sequence[str]) -> Table:
     return _side_by_side(members, tuple(arms))
 
 
-def _arms(runs: Sequence[Run], names: Sequence[str]) -> dict[str, list[int]]:
+def _arms(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> dict[str, list[int]]:
     """The numbers of the runs that differ by their seed alone, by a name for them."""
     arms: dict[str, list[int]] = {}
     for number, run in enumerate(runs):
         fields = {path: value for path, value in run.config.items() if path != "seed"}
         key = json.dumps(fields, sort_keys=True, default=str) if run.config else f"run {number}"
         arms.setdefault(key, []).append(number)
-    named = {}
-    for members in arms.values():
-        more = f" and {len(members) - 1} more" if len(members) > 1 else ""
-        named[names[members[0]] + more] = members
-    return named
+    return {
+        names[members[0]] + (f" and {len(members) - 1} more" if members[1:] else ""): members
+        for members in arms.values()
+    }
 
 
-def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
+def verdicts(
+    runs: Sequence[Run],
+    names: Sequence[str],
+) -> list[str]:
     """A sentence on each difference in top-1 and robust accuracy of two arms; none for other numbers of arms.
 
     Arms that share two seeds or more are compared in pairs of one seed. Otherwise the interval is over test images,
@@ -59,10 +66,10 @@ def verdicts(runs: Sequence[Run], names: Sequence[str]) -> list[str]:
         return []
     said = []
     for (named, images, metric), cells in _collected([[run] for run in runs], _accuracies):
-        of_seeds = []
-        for members in arms.values():
-            scored = [number for number in members if cells[number]]
-            of_seeds.append({runs[one].config.get("seed"): cells[one][-1] for one in scored})
+        of_seeds = [
+            {runs[one].config.get("seed"): cells[one][-1] for one in members if cells[one]}
+            for members in arms.values()
+        ]
         if all(of_seeds):
             said.append(f"{named} on {images}: {_difference(list(arms), of_seeds, metric)}")
     return said
@@ -98,8 +105,10 @@ def _difference(
         after, _ = next(iter(second.values()))
         gain = after - before
         if images < 1 or not 0 <= min(before, after) <= max(before, after) <= 100:
-            why = "the number of test images is unknown"
-            return f"{why}, so that a difference of {gain:+.1f} points shows nothing"
+            return (
+                f"the number of test images is unknown, so that a difference of {gain:+.1f} "
+                "points shows nothing"
+            )
         # Agresti and Caffo (2000): one more image that is right and one that is wrong on each side
         shares = [(one * images + 100) / (images + 2) for one in (before, after)]
         spread = sum(share * (100 - share) for share in shares)
@@ -127,13 +136,10 @@ def newest(run: Run) -> list[Record]:
 
 def protocol(result: Record) -> str:
     """The protocol id, with the preset where it is not the only one."""
+    named = text(result.get("protocol", "?"))
     preset = result.get("preset")
-    named = (
-        preset is not None
-        and preset != "default"
-        and str(preset) not in str(result.get("protocol"))
-    )
-    return text(result.get("protocol", "?")) + (f" {text(preset)}" if named else "")
+    is_told = preset in (None, "default") or str(preset) in named
+    return named if is_told else f"{named} {text(preset)}"
 
 
 def data(result: Record) -> str:
@@ -147,42 +153,25 @@ def _encoder(result: Record) -> str:
     """The evaluated network, and its batch-norms."""
     facts = result.get("backbone_facts")
     facts = facts if isinstance(facts, dict) else result
-    return " · ".join(
-        text(facts[key]) for key in ("encoder", "branch") if facts.get(key) is not None
-    )
+    known = [facts.get(key) for key in ("encoder", "branch")]
+    return " · ".join(text(one) for one in known if one is not None)
 
 
-def _listed(run: Run) -> Table:
-    """A row for each evaluation."""
-    rows = []
-    for result in newest(run):
-        metrics = [f"{name} {_shown([score])}" for name, score in _metrics(result).items()]
-        seconds = result.get("seconds")
-        row = (
-            protocol(result),
-            data(result),
-            _encoder(result),
-            " · ".join(metrics),
-            text(result.get("seed")),
-            format_duration(seconds) if is_number(seconds) else NOTHING,
-            _remarks(result),
-        )
-        rows.append(row)
-    return Table(_LISTED, rows, leading=len(_LISTED))
-
-
-def _remarks(result: Record) -> str:
+def remarks(result: Record) -> str:
     """Deviations {option: [published, used]} as `option published → used`, and notes."""
     deviations = result.get("deviations")
-    remarks = []
+    said = []
     for option, pair in deviations.items() if isinstance(deviations, dict) else ():
         ends = pair if isinstance(pair, list) else [pair]
-        remarks.append(f"{option} {' → '.join(map(text, ends))}")
+        said.append(f"{option} {' → '.join(map(text, ends))}")
     notes = result.get("notes") or []
-    return "; ".join([*remarks, *map(text, notes if isinstance(notes, list) else [notes])])
+    return "; ".join([*said, *map(text, notes if isinstance(notes, list) else [notes])])
 
 
-def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Table:
+def _side_by_side(
+    arms: Sequence[Sequence[Run]],
+    header: tuple[str, ...],
+) -> Table:
     """One row per (protocol, data, metric), one column per arm; the best mean of each row is marked.
 
     The network that was evaluated is named if a run has several: methods call theirs by different names (query,
@@ -190,8 +179,8 @@ def _side_by_side(arms: Sequence[Sequence[Run]], header: tuple[str, ...]) -> Tab
     """
     runs = [run for members in arms for run in members]
     several = any(len({_encoder(result) for result in run.results}) > 1 for run in runs)
-    rows = list[tuple[str, ...]]()
-    best = set[tuple[int, int]]()
+    rows: list[tuple[str, ...]] = []
+    best: set[tuple[int, int]] = set()
     for labels, cells in _collected(arms, _metrics, several):
         values = [[value for value, _ in cell] for cell in cells]
         best |= {(len(rows), len(labels) + arm) for arm in best_of(values)}
@@ -223,12 +212,12 @@ def _collected(
 def _metrics(result: Record) -> dict[str, Score]:
     """The metrics with their standard deviations, which are metrics of their own in the file, as are intervals."""
     numbers = {str(name): value for name, value in result["metrics"].items() if is_number(value)}
-    scores = {}
-    for name, value in numbers.items():
-        own, _, kind = name.rpartition("_")
-        if kind not in ("std", "interval") or own not in numbers:
-            scores[name] = (float(value), numbers.get(f"{name}_std"))
-    return scores
+    extra = {f"{name}_{kind}" for name in numbers for kind in ("std", "interval")}
+    return {
+        name: (float(value), numbers.get(f"{name}_std"))
+        for name, value in numbers.items()
+        if name not in extra
+    }
 
 
 def _shown(scores: Sequence[Score]) -> str:

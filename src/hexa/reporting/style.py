@@ -29,21 +29,7 @@ RULE = "#d5d9de"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6f4e9c", "#5d6875")
 #: Told apart in print without colours too.
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-_STYLE: Any = {
-    "axes.titlesize": 11.0,
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 9.0),
-    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), INK),
-    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    "axes.grid.axis": "y",
-    "grid.color": RULE,
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5.5,
-    "svg.fonttype": "none",  # texts stay texts
-    "text.parse_math": False,  # a dollar in a name is a dollar
-}
+_STYLE = Path(__file__).with_name("templates") / "figures.mplstyle"
 _DPI = 160
 SIDE = 1.7
 """Inches that a picture of a hard example is wide."""
@@ -52,7 +38,7 @@ SUFFIXES = (".png", ".svg")
 
 def style() -> AbstractContextManager[None]:
     """The look, for figures made inside."""
-    return matplotlib.rc_context(_STYLE)
+    return matplotlib.rc_context(fname=_STYLE)
 
 
 @contextmanager
@@ -96,7 +82,7 @@ def picture(figure: Figure, kind: str) -> bytes:
     for text in figure.findobj(Text):  # names of files and classes may hold anything
         text.set_text(printable(text.get_text()))
     file = io.BytesIO()
-    with style(), matplotlib.rc_context({"svg.hashsalt": "hexa"}), warnings.catch_warnings():
+    with style(), warnings.catch_warnings():
         # characters that the font lacks are drawn as boxes
         warnings.filterwarnings("ignore", message=r"Glyph \d+ ")
         warnings.filterwarnings("ignore", message="Matplotlib currently does not support")

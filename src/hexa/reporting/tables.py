@@ -134,11 +134,11 @@ class Table:
     title: str = ""
     """The line above the table."""
 
-    def terminal(self, pad_edge: bool = True) -> rich.table.Table:
-        """For rich, the rows that stand out in bold. pad_edge: with a blank at both ends of a line."""
+    def terminal(self) -> rich.table.Table:
+        """For rich, the rows that stand out in bold."""
         import rich.table
 
-        drawn = rich.table.Table(box=None, pad_edge=pad_edge)
+        drawn = rich.table.Table(box=None)
         for column, head in enumerate(self.header):
             drawn.add_column(
                 head, justify="left" if column < self.leading else "right", overflow="fold"

@@ -116,8 +116,10 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
                     f"network.{name}: {', '.join(map(str, values))} (measured on the images)"
                 )
         if not network.std and min(statistics[1]) == 0:
-            message = f"channel {statistics[1].index(0)} is the same in all images; remove this channel, or give network.std"
-            raise UserError(f"data '{source.name}': {message}")
+            raise UserError(
+                f"data '{source.name}': channel {statistics[1].index(0)} is the same in all "
+                "images; remove this channel, or give network.std"
+            )
     if network.channels != 3:
         off = {name: type(value)() for name, value in views if name in COLOURED and value}
         changes |= {f"views.{name}": value for name, value in off.items()}
@@ -155,16 +157,6 @@ def _teacher(weights: str) -> tuple[nn.Module, int]:
     """Load the teacher for `Setting.load`; return it with its image size. Raises UserError."""
     backbone = start.read(weights, "method.teacher")
     return backbone, backbone.image_size
-
-
-def own_fields(experiment: Experiment, kind: str) -> dict[str, Any]:
-    """Return the fields of the first hard example of a kind that starts from clean views, or the kind alone."""
-    own = (
-        hard
-        for hard in experiment.hard_examples.values()
-        if hard.kind == kind and hard.source == STD
-    )
-    return next((hard.model_dump(mode="json") for hard in own), {"kind": kind})
 
 
 def open_images(experiment: Experiment) -> Source:

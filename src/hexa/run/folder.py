@@ -132,8 +132,9 @@ def stopping_well(folder: Path) -> Iterator[None]:
     except UnreadableImages as error:
         if not checkpoints.checkpoints(folder / CHECKPOINTS):  # nothing is lost
             raise
-        remedy = "if the images were removed during the run, put them back"
-        raise UserError(f"{error}; {remedy}; {way_on(folder)}") from error
+        raise UserError(
+            f"{error}; if the images were removed during the run, put them back; {way_on(folder)}"
+        ) from error
     except (WorkerEnded, OSError) as error:
         raise UserError(
             f"{describe(error) if isinstance(error, OSError) else error}; {way_on(folder)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,35 +31,23 @@ _HELD_OUT = 0.2
 _Images = tuple[Tensor, Tensor]
 
 
+@dataclass
 class KnnMonitor:
     """k-NN classifier for the top-1 accuracy in percent, with main batch-norms and without augmentation.
 
     The bank holds labelled images of the training split. Queries are images of the test split or, without a test split,
     other images of the training split. Bank and queries have at most `max_images` images each, which are the same in
     every call and every session. The first call decodes them. Unreadable images are left out with a warning.
-
-    source: the training images, or `monitor.data`. held: held-out images that replace the test split as queries.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        source: Source,
-        method: Method,
-        machine: Machine,
-        held: Source | None = None,
-    ) -> None:
-        self.config = experiment.monitor
-        self.size = experiment.views.test_size
-        self.held = held
-        self.method = method
-        self.machine = machine
-        self.source = source
-        self.channels_last = experiment.training.channels_last
-        self.mean = torch.tensor(experiment.network.mean, device=machine.device).view(1, -1, 1, 1)
-        self.std = torch.tensor(experiment.network.std, device=machine.device).view(1, -1, 1, 1)
-        self.stream = Stream(experiment.seed).child("knn monitor")
-        self._images: tuple[_Images, _Images] | None = None
+    experiment: Experiment
+    source: Source
+    """The training images, or `monitor.data`."""
+    method: Method
+    machine: Machine
+    held: Source | None = None
+    """Held-out images that replace the test split as queries."""
+    _images: tuple[_Images, _Images] | None = None
 
     @classmethod
     def of(
@@ -77,8 +66,10 @@ class KnnMonitor:
             most = experiment.training.max_image_pixels
             source = open_source(config.data, "train", most, source.channels)
             held = None
+        if source.classes is not None:
+            return cls(experiment, source, method, machine, held)
         for field in ("keep_best", "until", "holdout", "data"):
-            if getattr(config, field) and source.classes is None:
+            if getattr(config, field):
                 raise ConfigError(
                     [
                         (
@@ -87,16 +78,12 @@ class KnnMonitor:
                         )
                     ]
                 )
-        return None if source.classes is None else cls(experiment, source, method, machine, held)
+        return None
 
     @property
     def num_classes(self) -> int:
         assert self.source.classes is not None, "a monitor needs labels"
-        return (
-            len(self.source.class_names)
-            if self.source.class_names
-            else int(self.source.classes.max()) + 1
-        )
+        return len(self.source.class_names or ()) or int(self.source.classes.max()) + 1
 
     @torch.no_grad()
     def __call__(self, warn: Callable[[str], object] = lambda message: None) -> float:
@@ -106,24 +93,24 @@ class KnnMonitor:
             self._images = self._read(voting, warn), self._read(asking, warn)
         self.method.eval()
         (bank, votes), (queries, labels) = self._images
+        config = self.experiment.monitor
         features = self._features(bank), self._features(queries)
-        scores = knn_classify(
-            features[0], votes, features[1], self.config.k, self.config.temperature
-        )
+        scores = knn_classify(features[0], votes, features[1], config.k, config.temperature)
         return 100 * float((scores.argmax(1).cpu() == labels).double().mean())
 
     def parts(self) -> tuple[Source, Source]:
         """Return the sources of the bank and of the queries."""
         source = self.source
-        most = self.config.max_images
-        order = torch.randperm(len(source), generator=self.stream.child("train").generator())
+        most = self.experiment.monitor.max_images
+        stream = Stream(self.experiment.seed).child("knn monitor")
+        order = torch.randperm(len(source), generator=stream.child("train").generator())
         if self.held is not None:
-            drawn = draw_images(len(self.held), most, self.stream.child("held"))
+            drawn = draw_images(len(self.held), most, stream.child("held"))
             return Subset(source, order[:most].numpy()), Subset(self.held, drawn)
         if source.split != "test" and "test" in source.splits():
             test = open_source(source.name, "test", source.max_image_pixels, source.channels)
             if test.classes is not None:
-                other = torch.randperm(len(test), generator=self.stream.child("test").generator())
+                other = torch.randperm(len(test), generator=stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
         asking = max(1, round(_HELD_OUT * len(source)))
         return Subset(source, order[asking:][:most].numpy()), Subset(
@@ -134,7 +121,7 @@ class KnnMonitor:
         images = []
         labels = list[Any]()
         problems: dict[int, str] = {}
-        transform = EvaluationTransform(self.size)
+        transform = EvaluationTransform(self.experiment.views.test_size)
         for batch, batch_labels, _ in evaluation_batches(
             source, transform, _BATCH, problems=problems, tolerance=1.0
         ):
@@ -142,10 +129,10 @@ class KnnMonitor:
             images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
             labels.append(batch_labels)
         if problems:
-            which = f"{len(problems)} of {len(source)} images of {source.title}"
             first = describe_problems(source, problems, 1)[0]
             warn(
-                f"the k-NN monitor leaves out {which} that cannot be read: {first}{' …' * (len(problems) > 1)}"
+                f"the k-NN monitor leaves out {len(problems)} of {len(source)} images of "
+                f"{source.title}, that cannot be read: {first}{' …' * (len(problems) > 1)}"
             )
         if not images:
             raise UserError(
@@ -156,12 +143,17 @@ class KnnMonitor:
     def _features(self, images: Tensor) -> Tensor:
         """Return features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1]."""
         features = []
-        for start in range(0, len(images), _BATCH):
-            pixels = unit(images[start : start + _BATCH].to(self.machine.device, non_blocking=True))
-            if self.channels_last:
+        device = self.machine.device
+        network = self.experiment.network
+        mean, std = (
+            torch.tensor(x, device=device).view(-1, 1, 1) for x in (network.mean, network.std)
+        )
+        for part in torch.split(images, _BATCH):
+            pixels = unit(part.to(device, non_blocking=True))
+            if self.experiment.training.channels_last:
                 pixels = pixels.contiguous(memory_format=torch.channels_last)
             with self.machine.autocast():
-                features.append(self.method.backbone((pixels - self.mean) / self.std).float())
+                features.append(self.method.backbone((pixels - mean) / std).float())
         return torch.cat(features)
 
 

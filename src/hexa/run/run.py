@@ -106,9 +106,8 @@ def _carry_out(
             ("torch._dynamo", "torch._inductor")
         ):
             why = str(error).strip().splitlines()[0][:200]
-            remedy = f"set 'compile: false' in {folder / CONFIG}, then run 'hexa resume {folder}'"
             raise UserError(
-                f"training.compile: torch cannot compile on this machine ({why}); {remedy}"
+                f"training.compile: torch cannot compile on this machine ({why}); set 'compile: false' in {folder / CONFIG}, then run 'hexa resume {folder}'"
             ) from None
         raise
     finally:
@@ -302,14 +301,19 @@ def _headline(
         for name, config in experiment.hard_examples.items()
         if config.weight > 0
     )
-    where = f"{machine.device.type} {machine.precision}"
     out = f"resumed in {folder}" if resumed else f"into {folder}"
     length = format_passes(experiment.epochs, experiment.start.view_sets)
-    return f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, {where}, {out}"
+    return (
+        f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, "
+        f"{machine.device.type} {machine.precision}, {out}"
+    )
 
 
 def _start_line(experiment: Experiment) -> str:
     start = experiment.start
     network = experiment.network
-    said = f"batch-norm statistics {'frozen' if start.keeps_statistics else 'updated'}"
-    return f"initial weights: {start.weights}, {network.name} at {experiment.views.size} px, mean {network.mean}, {said}"
+    return (
+        f"initial weights: {start.weights}, {network.name} at {experiment.views.size} px, mean "
+        f"{network.mean}, batch-norm statistics "
+        f"{'frozen' if start.keeps_statistics else 'updated'}"
+    )

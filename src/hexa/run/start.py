@@ -32,50 +32,32 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     if config.weights is None:
         return _for_views(experiment, given)
     backbone = start.of(config)
-    network = backbone.network_config.model_dump(mode="json") | {
-        "mean": backbone.mean,
-        "std": backbone.std,
-    }
-    network |= {
-        name: getattr(experiment.network, name) for name in network if f"network.{name}" in given
-    }
-    for name, theirs in (
-        ("name", backbone.network_config.name),
-        ("stem", backbone.network_config.stem),
-    ):
-        if network[name] != theirs:
-            raise ConfigError(
-                [
-                    (
-                        f"network.{name}",
-                        f"the weights {config.weights} have {theirs}; leave out this field",
-                    )
-                ]
-            )
-    size = experiment.views.size if "views.size" in given else backbone.image_size
-    crops = tuple(crop.sized(size / experiment.views.size) for crop in experiment.views.extra_crops)
+    theirs = backbone.network_config
+    for name in ("name", "stem"):
+        own = getattr(theirs, name)
+        if f"network.{name}" in given and getattr(experiment.network, name) != own:
+            problem = f"the weights {config.weights} have {own}; leave out this field"
+            raise ConfigError([(f"network.{name}", problem)])
+    network = theirs.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
+    views = experiment.views
+    size = views.size if "views.size" in given else backbone.image_size
     changes = {f"network.{name}": value for name, value in network.items()}
     changes |= {
         "views.size": size,
-        "views.extra_crops": crops,
+        "views.extra_crops": tuple(crop.sized(size / views.size) for crop in views.extra_crops),
         "start.sha256": backbone.content_hash(),
+        "start.crop": backbone.preparation.crop,
+        "start.interpolation": backbone.preparation.interpolation,
     }
-    changes |= {
-        f"start.{name}": getattr(backbone.preparation, name) for name in ("crop", "interpolation")
-    }
-    if (
-        experiment.optimizer.name == "muon"
-        and "optimizer.name" not in given
-        and not start.convolves(backbone.network)
-    ):
+    is_muon = experiment.optimizer.name == "muon" and "optimizer.name" not in given
+    if is_muon and not start.convolves(backbone.network):
         changes |= _BY_ADAMW
         if start.count_stages(backbone.network) > 1:
             changes |= _BY_STAGE
-    scale = {"views.test_scale": experiment.views.test_scale} if "views.test_scale" in given else {}
-    begun = override(
-        experiment, scale | {path: value for path, value in changes.items() if path not in given}
-    )
-    return _for_views(begun, given)
+    changes = {path: value for path, value in changes.items() if path not in given}
+    if "views.test_scale" in given:
+        changes["views.test_scale"] = views.test_scale
+    return _for_views(override(experiment, changes), given)
 
 
 def _for_views(experiment: Experiment, given: Collection[str]) -> Experiment:

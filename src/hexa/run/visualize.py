@@ -120,7 +120,7 @@ class Look:
             setting = roomy_setting(experiment, max(len(source), experiment.batch_size))
             method = build_method(experiment, setting, machine)
             return cls(experiment, method.train(), machine, source, 0, known=False)
-        # the buffers of a method depend on the number of its training images, which may exceed the images to draw
+            # the buffers of a method depend on the number of its training images, which may exceed the images to draw
         trained_on = source
         if data is not None and opens_own:
             with suppress(UserError):
@@ -196,11 +196,14 @@ class Look:
                 order.remove(position)
                 problems.append(f"{source.paths[position]}: {error}")
                 if not order:
-                    message = f"data '{source.name}': no image can be read"
-                    raise UserError(f"{message}; the last error was {problems[-1]}") from None
+                    raise UserError(
+                        f"data '{source.name}': no image can be read; the last error was "
+                        f"{problems[-1]}"
+                    ) from None
         if problems and notes is not None:
-            skipped = f"{len(problems)} images could not be read and were skipped"
-            notes.append(f"{skipped}: {some(problems, '; ')}")
+            notes.append(
+                f"{len(problems)} images could not be read and were skipped: {some(problems, '; ')}"
+            )
         stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
         places = torch.tensor(index, device=device)
         return replace(
@@ -227,9 +230,9 @@ def is_known(data: str) -> bool:
 
 def own_images(run: object, data: str) -> UserError:
     """Return the error for images that only a run's configuration names."""
-    named = f"its configuration names the images '{data}', which are opened only on request"
     return UserError(
-        f"{run}: {named}; add --data {shlex.quote(data)}, or --trust if the run is yours"
+        f"{run}: its configuration names the images '{data}', which are opened only on request; "
+        f"add --data {shlex.quote(data)}, or --trust if the run is yours"
     )
 
 

@@ -75,8 +75,8 @@ def looks_wrong(experiment: Experiment) -> str:
     generator = torch.Generator().manual_seed(0)
     noise = 0.1 * torch.randn(embedding.shape, generator=generator, dtype=embedding.dtype)
     loss = method.loss(embedding, labels)
-    moved = float((method.loss(embedding + noise, labels) - loss).abs().max())
-    shifted = float((method.loss(embedding + noise[:1, :1], labels) - loss).abs().max())
+    moved = float((method.loss(embedding + noise, labels) - loss).detach().abs().max())
+    shifted = float((method.loss(embedding + noise[:1, :1], labels) - loss).detach().abs().max())
     if not 0 < moved < math.inf or shifted > 1e-6 * moved:
         return ""
     return (

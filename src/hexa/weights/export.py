@@ -57,8 +57,8 @@ def export(
     progress: receives the stages.
     Raises UserError; then an existing file is unchanged, and no new one is left.
 
-    Returns target, network (how to build it), tensors, largest_difference of features, bytes, and
-    load: a line of Python that reads the file.
+    Returns target, network, tensors, largest_difference of features, bytes, and load: a line of
+    Python that reads the file.
     """
     out = Path(out)
     _check_names(to, out)
@@ -66,10 +66,11 @@ def export(
     backbone = load_backbone(run, **given)
     config = backbone.network_config
     if config.name == "pixels" or (config.name == "python" and to != "onnx"):
-        problem = "not a network that hexa can build"
-        raise UserError(f"{run}: {problem}; export a run or a file of weights")
+        raise UserError(
+            f"{run}: not a network that hexa can build; export a run or a file of weights"
+        )
     network = _plain(config, to)  # raises before anything is written
-    report: dict[str, Any] = {"target": to, "network": describe_network(config)}
+    report: dict[str, Any] = {"target": to, "network": config.name}
 
     def written(file: BinaryIO) -> None:
         """Write the file, load it back and compare features."""
@@ -90,16 +91,15 @@ def export(
             whole = nn.Sequential(backbone.normalize, network.cpu().eval())
             difference = largest_difference(backbone, whole)
         if not difference <= allowed:
-            problem = f"features differ by {difference:g} after loading back"
-            raise UserError(f"--to {to}: {problem}; no file was written")
+            raise UserError(
+                f"--to {to}: features differ by {difference:g} after loading back; no file was "
+                "written"
+            )
         report["largest_difference"] = difference
 
     write_whole(out, written)
     if "note" in backbone.info:
         report["note"] = backbone.info["note"]
-    if backbone.preparation.crop < 1 and to != "onnx":
-        whole = f"hexa takes square images of at most {backbone.image_size} px whole"
-        report["crop"] = f"{whole}; others do with --crop 1"
     return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 
@@ -119,23 +119,6 @@ def _read(path: Path) -> dict[str, Tensor]:
     """Return the tensors of the file, read by the safetensors library."""
     with by_plain_name(path) as name:
         return safetensors.torch.load_file(name)
-
-
-def describe_network(config: NetworkConfig) -> str:
-    """Return the call or description by which to build the network of the exported weights."""
-    if config.streams != "one":
-        each = describe_network(config.model_copy(update={"streams": "one"}))
-        return f"two streams, of L and of a and b, each {each} of 1 or 2 channels"
-    if config.name == "small-resnet":
-        channels = f", channels={config.channels}" if config.channels != 3 else ""
-        stem = ", stem='cosine'" if config.stem == "cosine" else ""
-        sizes = f"{config.widths}, stem_stride={config.stem_stride}"
-        return f"hexa.nn.backbones.SmallResNet({sizes}{channels}{stem})"
-    name = _created(config) if _options(config) else config.name
-    if not config.small_stem:
-        return name
-    padding = config.options.get("stem_padding", 1)
-    return f"{name} with a 3×3 stem of stride 1, padding {padding}, and no max-pool"
 
 
 def _created(config: NetworkConfig, more: str = "") -> str:
@@ -164,8 +147,10 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
     file = repr(str(out))
     config = backbone.network_config
     if to == "onnx":
-        session = f"import onnxruntime; session = onnxruntime.InferenceSession({file})"
-        return f"{session}  # input: {onnx_file.described(backbone)}"
+        return (
+            f"import onnxruntime; session = onnxruntime.InferenceSession({file})  # input: "
+            f"{onnx_file.described(backbone)}"
+        )
     if to == "safetensors" or config.name == "small-resnet":
         return f"import hexa; network = hexa.load_backbone({file}).network"
     if to == "timm" and not config.small_stem and config.channels == 3:
@@ -180,9 +165,10 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
         padding = config.options.get("stem_padding", 1)
         size = f"{config.channels}, network.conv1.out_channels, 3, padding={padding}, bias=False"
         made += f"; network.maxpool = torch.nn.Identity(); network.conv1 = torch.nn.Conv2d({size})"
-    read = f"safetensors.torch.load_file({file})"
-    modules = f"functools, torch, safetensors.torch, {to}"
-    return f"import {modules}; network = {made}; network.load_state_dict({read})"
+    return (
+        f"import functools, torch, safetensors.torch, {to}; network = {made}; "
+        f"network.load_state_dict(safetensors.torch.load_file({file}))"
+    )
 
 
 def _preparation(backbone: Backbone) -> str:
@@ -226,23 +212,20 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
 def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     """Return the network that a file for `to` must load into; None for onnx. Raises UserError if
     there is none."""
-    if to in ("safetensors", "onnx"):
-        return None if to == "onnx" else backbones.build(config)
-    if config.streams != "one":
+    if to == "onnx":
+        return None
+    if to != "safetensors" and config.streams != "one":
         problem = "no other library has networks of two streams"
         raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
-    if config.channels != 3 and to != "timm":
-        problem = f"its networks take 3 channels, this one {config.channels}"
-        raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
-    if config.name == "small-resnet" or to == "timm":
+    if to != "torchvision" or config.name == "small-resnet":
         return backbones.build(config)
-    is_known = config.name in torchvision.models.list_models()
-    if not is_known or config.options.keys() - {"stem_padding"}:
-        problem = f"it has no network '{config.name}'"
+    network: nn.Module | None = None
+    if config.name in torchvision.models.list_models():
+        network = torchvision.models.get_model(config.name, weights=None)
+    has_options = bool(config.options.keys() - {"stem_padding"})
+    if not isinstance(network, torchvision.models.ResNet) or has_options or config.channels != 3:
+        problem = f"torchvision has no such network ({config.name})"
         raise UserError(f"--to {to}: {problem}; export --to timm or safetensors")
-    network = cast(nn.Module, torchvision.models.get_model(config.name, weights=None))
-    if not isinstance(network, torchvision.models.ResNet):
-        raise UserError(f"--to {to}: its '{config.name}' has other tensor names; export --to timm")
     network.fc = nn.Identity()
     if not config.small_stem:
         return cast(nn.Module, network)

@@ -1,10 +1,8 @@
-"""Your own networks: `python:MODULE:CALLABLE` names a function that returns one."""
+"""Your own networks: `python:FILE.py:CALLABLE` names a function that returns one."""
 
 from __future__ import annotations
 
-import importlib
 import runpy
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +47,15 @@ class External(nn.Module):
         try:
             output: Any = self.network.eval()(torch.zeros(shape))
         except Exception as error:
-            said = f"{type(error).__name__}: {reason(error, 200)}"
-            raise UserError(f"{spec}: fails on images {shape}: {said}") from error
+            raise UserError(
+                f"{spec}: fails on images {shape}: {type(error).__name__}: {reason(error, 200)}"
+            ) from error
         if not (isinstance(output, Tensor) and output.ndim in (2, 4) and len(output) == 2):
             returned = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            expected = "features [B, D] or maps [B, D, H, W]"
-            raise UserError(f"{spec}: must return {expected}, got {returned} for images {shape}")
+            raise UserError(
+                f"{spec}: must return features [B, D] or maps [B, D, H, W], got {returned} for images "
+                f"{shape}"
+            )
         return int(output.shape[1])
 
 
@@ -71,14 +72,16 @@ def _declared(network: nn.Module, spec: str) -> Preparation:
 
 
 def external(spec: str) -> External:
-    """Return the network of `python:MODULE:CALLABLE` or `python:FILE.py:CALLABLE`. Raises
-    UserError."""
+    """Return the network of `python:FILE.py:CALLABLE`. Raises UserError."""
     home, _, name = spec.removeprefix("python:").rpartition(":")
     if not home or not name:
-        examples = "python:my_networks:resnet or python:my.py:resnet"
-        raise UserError(f"{spec}: write python:MODULE:CALLABLE, such as {examples}")
-    names = _names(home, spec)
-    if not callable(make := names.get(name)):
+        raise UserError(f"{spec}: write python:FILE.py:CALLABLE, such as python:my.py:resnet")
+    if not Path(home).is_file():
+        raise UserError(f"{spec}: no such file: {home}")
+    with users_code(spec):
+        names = runpy.run_path(home)
+    make = names.get(name)
+    if not callable(make):
         known = [key for key, value in names.items() if callable(value) and not key.startswith("_")]
         raise UserError(f"{spec}: {home} has no function '{name}'; {nearest(name, known)}")
     try:
@@ -95,22 +98,3 @@ def external(spec: str) -> External:
             f"{spec}: {name}() returned {type(network).__name__}, not a torch.nn.Module"
         )
     return External(network, spec)
-
-
-def _names(home: str, spec: str) -> dict[str, Any]:
-    """Return the names that a module, or a file that is executed, defines."""
-    if home.endswith(".py"):
-        if not Path(home).is_file():
-            raise UserError(f"{spec}: no such file: {home}")
-        with users_code(spec):
-            return runpy.run_path(home)
-    try:
-        sys.path.insert(0, "")  # the current folder, as `python -m` does
-        with users_code(spec):
-            return vars(importlib.import_module(home))
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{home}.".startswith(f"{error.name}."):
-            raise UserError(f"{spec}: importing {home} failed: {error}") from error
-        raise UserError(f"{spec}: no module {home} in this environment or folder") from None
-    finally:
-        sys.path.remove("")

@@ -1,31 +1,32 @@
 """Reader of named tensors from untrusted files, in bounded time and memory, without running code in
 them.
 
-Files are not trusted: claimed sizes are compared with the file before memory is allocated, and used
-tensors with the checksums in the file.
+Files are not trusted: claimed sizes are compared with the file before memory is allocated, and the parts
+of a file with its checksums.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import pickle
 import re
 import warnings
 import zipfile
-import zlib
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
 from hexa.runtime.files import by_plain_name
-from hexa.weights import arrays
 
 State = Mapping[str, Tensor]
 
@@ -52,27 +53,12 @@ class Weights:
     A tensor nested in mappings is named by its path: `teacher.backbone.cls_token`.
     containers: paths of these mappings, such as `teacher.`, and "" for the file.
     metadata: of a safetensors file.
-    sums: (bytes, CRC-32) of the parts of a checkpoint, if it has them.
     """
 
     where: str
     state: dict[str, Tensor]
     containers: tuple[str, ...] = ("",)
     metadata: dict[str, str] = field(default_factory=dict)
-    sums: frozenset[tuple[int, int]] | None = None
-
-    def check(self, used: State) -> None:
-        """Raise Unreadable if used tensors do not match their checksums."""
-        for name, value in used.items() if self.sums is not None else ():
-            storage = value.untyped_storage()
-            own = (
-                storage.nbytes(),
-                zlib.crc32(torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data),
-            )
-            if own not in (self.sums or ()):
-                raise Unreadable(
-                    f"{self.where}: damaged: {name} does not match its checksum in the file"
-                )
 
 
 def read(path: Path) -> Weights:
@@ -83,69 +69,54 @@ def read(path: Path) -> Weights:
     try:
         with path.open("rb") as file:
             begin = file.read(40)
-        if path.suffix == ".safetensors":
-            return _checked(_safetensors(path))
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
-    if path.suffix != ".pkl" and not begin.startswith((_ZIP, _PICKLE)):
+    is_zip = begin.startswith(_ZIP)
+    if path.suffix not in (".safetensors", ".pkl") and not (is_zip or begin.startswith(_PICKLE)):
         # an error page, a Git LFS pointer …
         text = f": it begins with {begin!r}" if begin.isascii() else ""
         raise Unreadable(f"{path}: not a checkpoint{text}; give a file of weights")
-    sums = None
+    metadata: dict[str, str] = {}
     try:
-        if path.suffix == ".pkl":
-            data = arrays.read(path)
-        elif begin.startswith(_ZIP):
-            sums = _sums(path)
-            with by_plain_name(path) as name, _reading():
-                data = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
-        else:
-            with _reading():
-                data = torch.load(path, map_location="cpu", weights_only=True)
+        with by_plain_name(path) as name, _reading():
+            if path.suffix == ".safetensors":
+                with safetensors.safe_open(name, framework="pt") as tensors:
+                    data = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118  (it is not a mapping)
+                    metadata = tensors.metadata() or {}
+            elif path.suffix == ".pkl":
+                data = _Arrays(io.BytesIO(path.read_bytes())).load()
+            else:
+                if is_zip:
+                    _check_parts(path)
+                data = torch.load(name, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise _refusal(path, error) from None
     state, containers = _flat(data)
     if not state:
         raise Unreadable(f"{path}: has no named tensors; give a checkpoint with a state_dict")
-    return _checked(Weights(str(path), state, containers, sums=sums))
+    return _checked(Weights(str(path), state, containers, metadata))
 
 
 def read_all(paths: Sequence[Path], where: str) -> Weights:
     """Return the tensors of several files (shards) as one. Raises Unreadable."""
     shards = [read(path) for path in paths]
     state = {name: value for shard in shards for name, value in shard.state.items()}
-    sums = [shard.sums for shard in shards if shard.sums is not None]
-    whole = frozenset().union(*sums) if len(sums) == len(shards) else None
     containers = tuple(dict.fromkeys(path for shard in shards for path in shard.containers))
-    metadata = shards[0].metadata if len(shards) == 1 else {}
-    return Weights(where, state, containers, metadata, whole)
+    return Weights(where, state, containers)
 
 
-def _safetensors(path: Path) -> Weights:
-    try:
-        with by_plain_name(path) as name, safetensors.safe_open(name, framework="pt") as file:
-            state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is not a mapping)
-            return Weights(str(path), state, metadata=file.metadata() or {})
-    except Exception as error:  # its own, and torch's for types that torch lacks
-        raise Unreadable(
-            f"{path}: not a complete safetensors file ({reason(error)}); copy it again"
-        ) from None
-
-
-def _sums(path: Path) -> frozenset[tuple[int, int]] | None:
-    """Return sizes and checksums of a zip archive's parts; None if it has none. Raises if the
-    archive is not torch's."""
+def _check_parts(path: Path) -> None:
+    """Raise ValueError unless the parts of a zip archive are stored as they are and match their checksums."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
-        if any(part.compress_type != zipfile.ZIP_STORED for part in parts):
+        is_stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
+        if not is_stored or sum(part.file_size for part in parts) > path.stat().st_size:
             raise ValueError("its parts are compressed")
-        named = {part.filename.partition("/")[2]: part for part in parts}
-        if not named["data.pkl"].CRC:
-            return None
-        for name in named.keys() & {"data.pkl", "byteorder"}:
-            if archive.read(named[name]) == b"big":  # torch turns the bytes as it reads
-                return None
-    return frozenset((part.file_size, part.CRC) for part in parts)
+            # torch can be told to leave checksums out
+        has_sums = any(part.CRC for part in parts if part.filename.endswith("/data.pkl"))
+        damaged = archive.testzip() if has_sums else None
+        if damaged is not None:
+            raise ValueError(f"damaged: {damaged} does not match its checksum")
 
 
 def _refusal(path: Path, error: Exception) -> Unreadable:
@@ -156,11 +127,9 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
             f"{path}: refused: it has more than tensors and numbers, and reading that would run code (it names "
             f"{named[1] or named[2]}); if you trust it, save only its state_dict (see docs/faq.md)"
         )
-    first = re.split(r"(?<=[.:]) ", reason(error))[0].rstrip(".:")
-    says_little = len(first) <= 10 or first.startswith("Weights only load failed")
-    words = "not in a format that torch writes" if says_little else first
+    words = reason(error).partition(". ")[0]
     return Unreadable(
-        f"{path}: not a complete checkpoint ({words}); give a file of weights, or copy this one again"
+        f"{path}: not a complete file of weights ({words}); copy it again, or give another one"
     )
 
 
@@ -188,7 +157,7 @@ def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         for name, value in mapping.items():
             if not isinstance(name, str) or (path == "" and _NOT_WEIGHTS.fullmatch(name)):
                 continue
-            value = arrays.tensor(value)
+            value = _tensor(value)
             if isinstance(value, Tensor):
                 state[path + name] = value
             elif isinstance(value, Mapping):
@@ -201,17 +170,56 @@ def _checked(weights: Weights) -> Weights:
     for name, value in weights.state.items():
         if not name.isprintable() or len(name) > _LONGEST:
             raise Unreadable(f"{weights.where}: a tensor has an invalid name: {name[:60]!r}")
-        kinds = {
-            "nested": value.is_nested,
-            "quantized": value.is_quantized,
-            "complex": value.is_complex(),
-        }
-        kinds |= {
-            "sparse": value.layout != torch.strided,
-            "without data": value.device.type != "cpu",
-        }
-        for kind in (kind for kind, found in kinds.items() if found):
-            raise Unreadable(
-                f"{weights.where}: {name} is {kind}; weights are plain tensors of real numbers"
-            )
+        is_stored = value.layout == torch.strided and value.device.type == "cpu"
+        if not is_stored or value.is_nested or value.is_quantized or value.is_complex():
+            raise Unreadable(f"{weights.where}: {name} is not a plain tensor of real numbers")
     return weights
+
+    # -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
+
+    #: Functions that numpy's own pickles call; the module depends on numpy's version.
+
+
+_FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
+_SCALAR = np.float64(0).__reduce__()[0]
+
+
+def _empty(*arguments: Any) -> np.ndarray[Any, Any]:
+    """numpy's pickles begin with an empty array; the class itself could be asked for any amount of memory."""
+    return np.empty(0, np.uint8)
+
+
+def _bytes(text: str, encoding: str) -> bytes:
+    """The function that old pickles of bytes call; other encodings are refused."""
+    if encoding not in ("latin1", "latin-1"):
+        raise pickle.UnpicklingError(f"encoding {encoding}")
+    return text.encode("latin-1")
+
+
+_NUMPY = {
+    "_reconstruct": _empty,
+    "ndarray": _empty,
+    "_frombuffer": _FROM_BUFFER,
+    "scalar": _SCALAR,
+    "dtype": np.dtype,
+}
+_OTHERS = {("_codecs", "encode"): _bytes, ("collections", "OrderedDict"): OrderedDict}
+
+
+class _Arrays(
+    pickle._Unpickler
+):  # the C version allocates memory for as many objects as a file claims to have
+    """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = _NUMPY.get(name) if module.split(".")[0] == "numpy" else _OTHERS.get((module, name))
+        if found is None:
+            raise pickle.UnpicklingError(f"it names {module}.{name}")
+        return found
+
+
+def _tensor(value: Any) -> Any:
+    """An array of numbers as a tensor; anything else unchanged."""
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
+        return torch.from_numpy(value.copy())
+    return value

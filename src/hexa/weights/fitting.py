@@ -11,50 +11,9 @@ from hexa.config import UserError, some
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State
-from hexa.weights.parts import below
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-#: Words in the names of momentum twins, which have the same keys as the encoder.
-_TWINS = {"key", "encoder_k", "momentum", "teacher", "target", "ema"}
-
-
-def find_backbone(
-    state: State, network: nn.Module, where: str, branch: str = "main"
-) -> tuple[dict[str, Tensor], str]:
-    """Return the tensors of `network` in the state of a method, with plain names, and the name of
-    the encoder, such as query.
-
-    Each prefix with all keys of the network is a candidate. Of several candidates, the first that
-    is not a momentum twin is chosen; of a student and its teacher, the teacher (DINO).
-    branch: batch-norm set (`bn1.aux.weight`) that replaces the main one (`bn1.weight`).
-    """
-    own = network.state_dict()
-    first = next(iter(own))
-    words = {
-        key.removesuffix(first): f".{key}".split(".")
-        for key in state
-        if f".{key}".endswith(f".{first}")
-    }
-    whole = [prefix for prefix in words if all(prefix + key in state for key in own)]
-    if not whole:
-        problem = "does not have the network in config.yaml; one of the two has been changed"
-        raise UserError(f"{where}: {problem}")
-    has_student = any("student" in words[prefix] for prefix in whole)
-    unwanted = {
-        prefix: "teacher" not in words[prefix] if has_student else bool(_TWINS & {*words[prefix]})
-        for prefix in whole
-    }
-    chosen = min(whole, key=unwanted.__getitem__)
-    found = below(state, chosen)
-    if branch != "main":
-        mark = f".{branch}."
-        plain = {key.replace(mark, "."): value for key, value in found.items() if mark in key}
-        if not plain.keys() & found.keys():
-            problem = f"its backbone has no batch-norms '{branch}'; give the branch main"
-            raise UserError(f"{where}: {problem}")
-        found |= {key: value for key, value in plain.items() if key in found}
-    return found, owner(chosen)
 
 
 def owner(path: str) -> str:
@@ -82,9 +41,10 @@ def filled(config: NetworkConfig, state: State, where: str, remedy: str = "") ->
     for key, value in plain.items():
         if own[key].is_floating_point() and value.dtype not in _REAL:
             kind = str(value.dtype).removeprefix("torch.")
-            must = "weights must be floats of 16 bits or more"
-            raise UserError(f"{where}: {key} has type {kind}; {must}")
-        # masks may be infinite
+            raise UserError(
+                f"{where}: {key} has type {kind}; weights must be floats of 16 bits or more"
+            )
+            # masks may be infinite
         is_number = key in learnt or key.endswith(("running_mean", "running_var"))
         if is_number and not value.isfinite().all():
             raise UserError(f"{where}: {key} has values that are not finite; use an earlier file")

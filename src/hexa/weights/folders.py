@@ -81,23 +81,20 @@ def read(folder: Path, named: bool = False) -> Folder:
     """
     weights = _weights(folder)
     fields = _json(folder / CONFIG)
-    if "architecture" in fields:
-        with described(str(folder / CONFIG), "not a config of timm"):
-            return Folder(weights, *_of_timm(fields, folder / CONFIG))
     config = None
     preparation = None
-    if (folder / OPEN_CLIP).is_file():
-        path = folder / OPEN_CLIP
-        with described(str(path), "not a config of OpenCLIP"):
+    with described(str(folder), "its JSON files do not describe a network"):
+        if "architecture" in fields:
+            return Folder(weights, *_of_timm(fields, folder / CONFIG))
+        if (folder / OPEN_CLIP).is_file():
+            path = folder / OPEN_CLIP
             fields = _json(path)
             config = None if named else _of_open_clip(fields, path)
             preparation = _of_processor(_open_clips_processor(fields), path)
-    elif "model_type" in fields:
-        with described(str(folder / CONFIG), "not a config of transformers"):
+        elif "model_type" in fields:
             config = None if named else _of_transformers(fields, folder / CONFIG)
-    if (folder / PROCESSOR).is_file():
-        path = folder / PROCESSOR
-        with described(str(path), "not a config of an image processor"):
+        if (folder / PROCESSOR).is_file():
+            path = folder / PROCESSOR
             preparation = _of_processor(_json(path), path)
     return Folder(weights, config, preparation)
 
@@ -117,8 +114,10 @@ def _weights(folder: Path) -> Weights:
     if name is None:
         others = [path for suffix in _SUFFIXES for path in folder.glob(f"*{suffix}")]
         if len(others) != 1:
-            problem = f"no {_WEIGHTS[0]} or {_WEIGHTS[2]}"
-            raise UserError(f"{folder}: has {problem}; give the file of weights, FILE#NETWORK")
+            raise UserError(
+                f"{folder}: has no {_WEIGHTS[0]} or {_WEIGHTS[2]}; "
+                "give the file of weights, FILE#NETWORK"
+            )
         return replace(files.read(others[0]), where=str(folder))
     path = folder / name
     if path.suffix != ".json":
@@ -188,8 +187,10 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     gated = bool(fields.get("use_swiglu_ffn") or fields.get("use_gated_mlp"))
     key = f"{kind} gated" if gated else kind
     if key not in _NETWORKS:
-        remedy = f"if timm has this network, name it: {path.parent}#NETWORK"
-        raise UserError(f"{path}: model_type '{kind}' is not known; known: {known()}; {remedy}")
+        raise UserError(
+            f"{path}: model_type '{kind}' is not known; known: {known()}; "
+            f"if timm has this network, name it: {path.parent}#NETWORK"
+        )
     width = int(fields["hidden_size"])
     hidden = fields.get("intermediate_size")
     if hidden is None:

@@ -44,27 +44,16 @@ _CHUNKED_BLOCK = re.compile(r"\bblocks\.\d+\.(\d+\.)")
 _COMPUTED = re.compile(r"(.*\.)?(relative_position_index|attn_mask|attention_bias_idxs)")
 
 
-class Foreign(NamedTuple):
-    """The backbone in a file of other software."""
-
-    config: NetworkConfig
-    preparation: Preparation
-    state: dict[str, Tensor]
-    """The tensors with timm's names."""
-    prefix: str
-    """Path of the network in the file."""
-    notes: tuple[str, ...] = ()
-    """Notes for the user about uncertain choices."""
-
-
-class _Match(NamedTuple):
-    """A part of a file as a network of timm."""
+class Match(NamedTuple):
+    """A part of a file of other software as a network of timm."""
 
     part: Part
     config: NetworkConfig
     outline: nn.Module
     state: dict[str, Tensor]
+    """With timm's names."""
     notes: list[str]
+    """What a user should know of the choices that were made."""
     problem: str
     """Tensors that do not fit, as text; empty if all fit."""
 
@@ -74,8 +63,8 @@ def foreign_state(
     name: str | None = None,
     described: NetworkConfig | None = None,
     preparation: Preparation | None = None,
-) -> Foreign:
-    """Return the backbone in a file of other software.
+) -> tuple[Match, Preparation]:
+    """Return the backbone in a file of other software, and the preparation of images.
 
     name: the user's text after FILE#, if the names of tensors are ambiguous.
     described, preparation: from a config.json.
@@ -93,7 +82,6 @@ def foreign_state(
         problem = f"no network is recognised by these key names ({some(weights.state)})"
         raise UserError(f"{asked.where}: {problem}; {_remedy(weights, asked)}")
     match = _match(weights, asked, config)
-    weights.check(match.part.state)
     config = match.config
     if match.problem:
         problem = f"not the state of {config.name}: {match.problem}"
@@ -106,7 +94,7 @@ def foreign_state(
         origins = {**preparation.origins, "mean": origin, "std": origin}
         mean, std = own
         preparation = replace(preparation, mean=mean, std=std, origins=origins)
-    return Foreign(config, preparation, match.state, match.part.prefix, tuple(match.notes))
+    return match, preparation
 
 
 def _plain(state: State) -> dict[str, Tensor]:
@@ -146,7 +134,7 @@ def _convolutions(state: State) -> set[tuple[Any, ...]]:
     return {(name, *value.shape[:2]) for name, value in state.items() if value.ndim == 4}
 
 
-def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> _Match:
+def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> Match:
     """Return the part of a file that is most similar to a network. Raises UserError if several are,
     or for unknown tensors."""
     where = f"{asked.where}#{config.name}"
@@ -163,15 +151,14 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> _Match:
         raise UserError(f"{where}: the network must be one of {', '.join(NETWORKS[family])}")
     unknown = [] if asked.part else parts.unknown_beside(weights, part, found)
     if unknown:
-        named = f"{where}:{part.prefix.rstrip('.')}"
-        remedy = f"if the features do not need these, give the network's part: {named}"
-        problem = f"unknown tensors next to the network: {some(unknown)}"
-        raise UserError(f"{asked.where}: {problem}; {remedy}")
+        raise UserError(
+            f"{asked.where}: unknown tensors next to the network: {some(unknown)}; if the features do not need these, give the network's part: {where}:{part.prefix.rstrip('.')}"
+        )
     config = variant(config, part, weights, asked, notes)
     outline = backbones.outline(config)
     own = outline.state_dict()
     state = converted(part, outline, config.name)
-    return _Match(part, config, outline, state, notes, misfit(own, own_branch(state, own)))
+    return Match(part, config, outline, state, notes, misfit(own, own_branch(state, own)))
 
 
 def converted(part: Part, outline: nn.Module, name: str) -> dict[str, Tensor]:
@@ -253,29 +240,20 @@ def _of_size(preparation: Preparation, outline: Any) -> Preparation:
 
 def _remedy(weights: Weights, asked: Asked) -> str:
     """Return advice for a file that does not fit: a network that fits, if one is found."""
-    for candidate in _candidates(weights):
-        if candidate != asked.plain and _fits(weights, asked, candidate):
-            return f"it fits {candidate}: give {asked.where}#{candidate}"
-    if asked.name is None:
-        return f"if timm has this network, name it: {asked.where}#NETWORK"
+    for name in _candidates(weights):
+        with contextlib.suppress(UserError):
+            named = asked._replace(name=name)
+            if not _match(weights, named, NetworkConfig(name=name)).problem:
+                return f"it fits {name}: give {asked.where}#{name}"
     return (
-        f"name the network of timm that it was saved from: {asked.where}#NETWORK; if it was built "
-        "with other options, give a function that returns it: python:FILE.py:CALLABLE"
+        f"name the network of timm that it was saved from: {asked.where}#NETWORK; if timm does not "
+        "have it, give a function that returns it: python:FILE.py:CALLABLE"
     )
-
-
-def _fits(weights: Weights, asked: Asked, name: str) -> bool:
-    """Return whether a file loads as this network."""
-    named = asked._replace(name=name)
-    with contextlib.suppress(UserError):
-        return not _match(weights, named, NetworkConfig(name=name)).problem
-    return False
 
 
 def _candidates(weights: Weights) -> list[str]:
     """Return timm networks from which a file may have been saved."""
-    nearest = _nearest(weights)
-    found = [] if nearest is None else [nearest]
+    found = [_nearest(weights) or ""]
     for value in weights.state.values():
         if value.ndim == 4 and value.shape[1] == 3 and value.shape[0] in WIDTHS:
             word = WIDTHS[value.shape[0]]

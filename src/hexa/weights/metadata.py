@@ -24,7 +24,7 @@ from hexa.weights.preparation import CROP, NAMES, Preparation
 if TYPE_CHECKING:
     from hexa.weights.pretrained import Backbone
 
-#: Only key of a file's metadata.
+    #: Only key of a file's metadata.
 KEY = "hexa"
 #: Longest text to copy from a file into results, in characters.
 _LONGEST = 300
@@ -75,8 +75,9 @@ def of_metadata(weights: Weights) -> Description:
         info = _plain(fields["info"])
         content = fields["content"]
     if content != content_hash(weights.state):
-        problem = "its tensors do not match their checksum in the file"
-        raise Unreadable(f"{weights.where}: damaged: {problem}")
+        raise Unreadable(
+            f"{weights.where}: damaged: its tensors do not match their checksum in the file"
+        )
     return network, preparation, info
 
 
@@ -97,12 +98,12 @@ def of_config(path: Path) -> Description:
 def described(where: str, what: str) -> Iterator[None]:
     """Report fields that do not describe a network as `where: what (reason)`.
 
-    An error that already names `where` is kept, because it is more specific.
+    An error that already names `where`, or a file in it, is kept, because it is more specific.
     """
     try:
         yield
     except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
-        if isinstance(error, UserError) and str(error).startswith(f"{where}: "):
+        if isinstance(error, UserError) and str(error).startswith(where):
             raise
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error
         said = f"it lacks {error}" if isinstance(error, KeyError) else reason(problem)

@@ -9,11 +9,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hexa.config import UserError, some
 from hexa.nn.normalize import Channels
 from hexa.weights.files import State, Weights
+from hexa.weights.fitting import owner
 from hexa.weights.layouts import HEADS, LAYOUTS, names, pieces
 
 #: Words in the paths of moving averages of weights, of teachers, students and momentum copies.
@@ -214,3 +215,30 @@ def without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             break
         state = below(state, f"{first.pop()}.")
     return state
+
+
+def find_backbone(
+    weights: Weights, network: nn.Module, branch: str = "main"
+) -> tuple[dict[str, Tensor], str]:
+    """Return the tensors of `network` in the state of a method, with plain names, and the name of
+    the encoder, such as query.
+
+    Of several encoders, `choose` takes one that is not a momentum twin; of a student and its
+    teacher, the teacher (DINO).
+    branch: batch-norm set (`bn1.aux.weight`) that replaces the main one (`bn1.weight`).
+    """
+    own = network.state_dict()
+    whole = [part for part in find(weights, own) if own.keys() <= part.state.keys()]
+    if not whole:
+        problem = "does not have the network in config.yaml; one of the two has been changed"
+        raise UserError(f"{weights.where}: {problem}")
+    chosen, _ = choose(whole, None, weights.where, "NETWORK")
+    found = chosen.state
+    if branch != "main":
+        mark = f".{branch}."
+        plain = {key.replace(mark, "."): value for key, value in found.items() if mark in key}
+        if not plain.keys() & found.keys():
+            problem = f"its backbone has no batch-norms '{branch}'; give the branch main"
+            raise UserError(f"{weights.where}: {problem}")
+        found |= {key: value for key, value in plain.items() if key in found}
+    return found, owner(chosen.prefix)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -17,15 +18,13 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
-from hexa.nn.image_size import at_size
 from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import paths
 from hexa.runtime.files import write_whole
 from hexa.runtime.random import Stream, global_draws
-from hexa.weights import files, folders, timm_weights
+from hexa.weights import files
 from hexa.weights.files import State, Unreadable, Weights
-from hexa.weights.fitting import filled, find_backbone, outlined
-from hexa.weights.foreign import foreign_state
+from hexa.weights.fitting import filled, outlined
 from hexa.weights.metadata import (
     KEY,
     content_hash,
@@ -34,9 +33,7 @@ from hexa.weights.metadata import (
     of_config,
     of_metadata,
 )
-from hexa.weights.parts import below
 from hexa.weights.preparation import Given, Preparation, of_timm
-from hexa.weights.variants import check_periods
 
 WEIGHTS = "backbone.safetensors"
 
@@ -104,9 +101,10 @@ class Backbone(nn.Module):
         self._seen = True
         low, high = (float(end) for end in torch.aminmax(images[0].detach()))
         if low < _DARKEST or high > _BRIGHTEST:
-            given = f"the first image has values from {low:.4g} to {high:.4g}"
-            remedy = "give pixels in [0, 1], such as images / 255, which the backbone normalises"
-            raise UserError(f"{given}; {remedy}")
+            raise UserError(
+                f"the first image has values from {low:.4g} to {high:.4g}; "
+                "give pixels in [0, 1], such as images / 255, which the backbone normalises"
+            )
 
     def prepared(self, **given: Unpack[Given]) -> Backbone:
         """Return the same network with another preparation of images; `deviations` has {name:
@@ -120,6 +118,8 @@ class Backbone(nn.Module):
         config = self.network_config
         width = None
         if "size" in deviations and config.name != "pixels":
+            from hexa.nn.image_size import at_size
+
             network, config, width = at_size(network, config, preparation.size)
         other = Backbone(network, preparation, config, self.info)
         other.deviations = self.deviations | deviations
@@ -157,13 +157,9 @@ def save_backbone(backbone: Backbone, path: Path | str) -> Path:
 
 def serialized(backbone: Backbone) -> bytes:
     """Return the content of a backbone's safetensors file."""
-    return safetensors.torch.save(tensors_of(backbone), metadata_of(backbone))
-
-
-def tensors_of(backbone: Backbone) -> dict[str, Tensor]:
-    """Return the state of a backbone's network on the CPU, as files store it."""
     state = backbone.network.state_dict()
-    return {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    return safetensors.torch.save(tensors, metadata_of(backbone))
 
 
 def load_backbone(
@@ -180,7 +176,7 @@ def load_backbone(
     - random:NAME: the network of a run folder, of timm, or small-resnet-W-W-W, with weights drawn
       from `seed`
     - pixels:SIZE
-    - python:MODULE:CALLABLE: a function that returns a network (`external.External`)
+    - python:FILE.py:CALLABLE: a function that returns a network (`external.External`)
 
     Only tensors are read from files, never code; `python:` runs the code that it names.
 
@@ -189,9 +185,6 @@ def load_backbone(
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own
     (`Preparation`).
     """
-    if not isinstance(spec, str | Path | Backbone):
-        given_as = type(spec).__name__
-        raise UserError(f"a backbone is a name, a path or a loaded backbone, not a {given_as}")
     if isinstance(spec, Backbone) and branch not in ("main", spec.info.get("branch")):
         raise UserError(
             f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead"
@@ -207,7 +200,7 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
     named: dict[str, Callable[[], Backbone]] = {
         "random": lambda: _random(name, seed),
         "pixels": lambda: _pixels(name),
-        "timm": lambda: _timm(timm_weights.current(name)),
+        "timm": lambda: _timm(name),
         "python": lambda: _external(text),
     }
     if kind in named:
@@ -215,17 +208,17 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
             raise _no_branch(text, branch)
         return named[kind]()
     path, network = paths.weights(text)
-    network = network and timm_weights.current(network)
     if path.is_dir():
         return _of_folder(path, branch, network)
     return _of_file(path, branch, network)
 
-
-# -- of files ---------------------------------------------------------------------------------------------------------
+    # -- of files ---------------------------------------------------------------------------------------------------------
 
 
 def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
     """Return the backbone of a run, or of a folder of transformers, timm or OpenCLIP."""
+    from hexa.weights import folders
+
     run = any((folder / one).exists() for one in (WEIGHTS, "config.yaml"))
     if run or not folders.is_one(folder):
         if name is not None:
@@ -267,22 +260,26 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
     elif of_run:
         config, preparation, info = of_config(run / "config.yaml")
         network = outlined(config, f"{run / 'config.yaml'}")
-        state = below(weights.state, "method.") or weights.state
-        state, encoder = find_backbone(state, network, str(path), branch)
-        weights.check(state)
+        from hexa.weights.parts import below, find_backbone
+
+        own = below(weights.state, "method.") or weights.state
+        state, encoder = find_backbone(replace(weights, state=own), network, branch)
         info |= {"encoder": encoder, "branch": branch, "checkpoint": path.name}
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
-    elif name is None and folders.names_network(path):
-        return _of_folder(path.parent, branch, None)
     else:
+        from hexa.weights.folders import names_network
+
+        if name is None and names_network(path):
+            return _of_folder(path.parent, branch, None)
         return _foreign(weights, name)
     return Backbone(filled(config, state, str(path)), preparation, config, info)
 
 
 def _no_branch(spec: str, branch: str) -> UserError:
-    problem = f"batch-norms '{branch}' are kept only in the checkpoints of a run"
-    return UserError(f"{spec}: {problem}; give its folder")
+    return UserError(
+        f"{spec}: batch-norms '{branch}' are kept only in the checkpoints of a run; give its folder"
+    )
 
 
 def _foreign(
@@ -292,16 +289,18 @@ def _foreign(
     preparation: Preparation | None = None,
 ) -> Backbone:
     """Return the backbone in a file of other software."""
-    found = foreign_state(weights, name, described, preparation)
-    info = {"encoder": found.prefix.rstrip(".") or "state dict"}
+    from hexa.weights.foreign import foreign_state
+    from hexa.weights.variants import check_periods
+
+    found, preparation = foreign_state(weights, name, described, preparation)
+    info = {"encoder": found.part.prefix.rstrip(".") or "state dict"}
     if found.notes:
         info["note"] = "; ".join(found.notes)
     network = filled(found.config, found.state, weights.where)
     check_periods(network, weights)
-    return Backbone(network, found.preparation, found.config, info)
+    return Backbone(network, preparation, found.config, info)
 
-
-# -- by name ----------------------------------------------------------------------------------------------------------
+    # -- by name ----------------------------------------------------------------------------------------------------------
 
 
 def _random(name: str, seed: int) -> Backbone:
@@ -310,13 +309,17 @@ def _random(name: str, seed: int) -> Backbone:
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
-    timms = timm_weights.current(name)
+    from hexa.weights.timm_weights import current
+
+    timms = current(name)
     if timms in timm.list_models() or timms in timm.list_pretrained():
         # the preparation of images is the same as for timm:NAME, for comparisons
         return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
     if not re.fullmatch(r"small-resnet(-\d+)+", name, re.ASCII):
-        known = "neither a run folder, a timm network nor small-resnet-16-32-64"
-        raise UserError(f"random:{name}: {known}; {nearest(name, timm.list_models())}")
+        raise UserError(
+            f"random:{name}: neither a run folder, a timm network nor small-resnet-16-32-64; "
+            f"{nearest(name, timm.list_models())}"
+        )
     with described(f"random:{name}", "not a network"):
         widths = tuple(int(width) for width in name.split("-")[2:])
         return random_backbone(NetworkConfig(name="small-resnet", widths=widths), 32, seed)
@@ -343,8 +346,11 @@ def _pixels(size: str) -> Backbone:
 
 
 def _timm(name: str) -> Backbone:
+    from hexa.weights.timm_weights import current, load
+
+    name = current(name)
     config = NetworkConfig(name=name.partition(".")[0])
-    return Backbone(timm_weights.load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
+    return Backbone(load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
 def _external(spec: str) -> Backbone:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import pydantic
 from timm.models import adapt_input_conv, group_parameters
-from torch import Tensor, nn
+from torch import nn
 
 from hexa.config import Config, UserError
 from hexa.nn import backbones
@@ -120,9 +120,10 @@ def unchanged(config: StartConfig) -> Backbone:
     backbone = of(config)
     sha256 = backbone.content_hash()
     if config.sha256 not in (None, sha256):
-        problem = f"has changed since this experiment began (SHA-256 {sha256}, not {config.sha256})"
-        remedy = "restore it, or begin a new experiment with --start"
-        raise UserError(f"start.weights: {config.weights} {problem}; {remedy}")
+        raise UserError(
+            f"start.weights: {config.weights} has changed since this experiment began (SHA-256 "
+            f"{sha256}, not {config.sha256}); restore it, or begin a new experiment with --start"
+        )
     return backbone
 
 
@@ -133,38 +134,21 @@ def begun(network: NetworkConfig, config: StartConfig) -> nn.Module:
     The position embeddings of a vision transformer are resampled for the network's own size.
     """
     backbone = unchanged(config)
-    state = dict(_for_size(backbone, network.options.get("img_size")).state_dict())
-    if network.channels != backbone.network_config.channels:
-        own = backbones.outline(network).state_dict()
-        state = {
-            name: _of_channels(network.channels, value, own.get(name))
-            for name, value in state.items()
-        }
+    theirs = backbone.network_config
+    initial = backbone.network
+    size = network.options.get("img_size")
+    other_size = isinstance(size, int) and size != theirs.options.get("img_size")
+    if other_size and hasattr(initial, "set_input_size"):
+        initial = resampled(initial, theirs, cast(int, size)).network
+    state = dict(initial.state_dict())
+    if network.channels != theirs.channels:
+        for name, own in backbones.outline(network).state_dict().items():
+            value = state.get(name, own)
+            is_of_rgb = value.ndim == 4 and value.shape[1] == 3
+            if is_of_rgb and own.shape[1:2] == (network.channels,):
+                state[name] = adapt_input_conv(network.channels, value)
     remedy = "do not set network fields; the weights define the network"
     return filled(network, state, f"start.weights {config.weights}", remedy)
-
-
-def _of_channels(channels: int, given: Tensor, own: Tensor | None) -> Tensor:
-    """Adapt a convolution for RGB images to `channels` with timm's rule; return any other tensor
-    unchanged."""
-    of_rgb = (
-        given.ndim == 4
-        and given.shape[1] == 3
-        and own is not None
-        and own.shape[1:2] == (channels,)
-    )
-    return adapt_input_conv(channels, given) if of_rgb else given
-
-
-def _for_size(backbone: Backbone, size: object) -> nn.Module:
-    """Return the network of a backbone, with resampled position embeddings if another `img_size` is
-    set."""
-    config = backbone.network_config
-    network = backbone.network
-    other = isinstance(size, int) and size != config.options.get("img_size")
-    if other and hasattr(network, "set_input_size"):
-        return resampled(network, config, cast(int, size)).network
-    return network
 
 
 def convolves(network: nn.Module) -> bool:
@@ -177,25 +161,16 @@ def convolves(network: nn.Module) -> bool:
 
 def stages(network: Any) -> dict[str, int]:
     """Return the stage of every parameter by name, as timm groups them: 0 for the stem, then stages
-    or blocks.
-
-    Two streams share the numbers of their stages. Raises UserError for a network that does not
-    define its stages.
+    or blocks. Raises UserError for a network that does not define its stages.
     """
-    if streams := getattr(network, "streams", None):
-        return {
-            f"{name}.{key}": n
-            for name, stream in streams.items()
-            for key, n in stages(stream).items()
-        }
     try:
         groups: dict[str, int] = group_parameters(
             network, network.group_matcher(coarse=True), reverse=True
         )
     except (AttributeError, AssertionError):
-        remedy = "remove start.layer_decay and start.trainable_stages"
         raise UserError(
-            f"start: {type(network).__name__} does not define its stages; {remedy}"
+            f"start: {type(network).__name__} does not define its stages; "
+            "remove start.layer_decay and start.trainable_stages"
         ) from None
     ranks = {stage: rank for rank, stage in enumerate(sorted(set(groups.values())))}
     return {name: ranks[stage] for name, stage in groups.items()}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from pathlib import Path, PurePosixPath
-from typing import Any
 
-import huggingface_hub
 import timm
-import torch
+from huggingface_hub import constants
 from timm.models import get_deprecated_models
 from torch import nn
 
@@ -33,50 +30,25 @@ def load(name: str) -> nn.Module:
     """
     if name not in timm.list_models() and name not in timm.list_pretrained():
         raise UserError(f"timm:{name}: timm has no such model; {nearest(name, timm.list_models())}")
-    config = timm.models.get_pretrained_cfg(name)
-    overlay = None
+    before = constants.HF_HUB_OFFLINE
+    offline = before or not _answers(constants.ENDPOINT)
     try:
-        if config is not None:
-            hub = huggingface_hub.constants.ENDPOINT
-            address = str(hub if config.hf_hub_id else config.url or "")
-            if not _answers(address):  # timm would retry for 47 seconds
-                overlay = {"file": _stored(config, f"no answer from {address}")}
-        network: nn.Module = timm.create_model(
-            name, pretrained=True, num_classes=0, pretrained_cfg_overlay=overlay
-        )
+        constants.HF_HUB_OFFLINE = offline  # otherwise timm would retry for 47 seconds
+        network: nn.Module = timm.create_model(name, pretrained=True, num_classes=0)
     except Exception as error:
         plain = name.partition(".")[0]
-        problem = f"its weights are not cached here and cannot be downloaded ({reason(error)})"
-        remedy = f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
-        raise UserError(f"timm:{name}: {problem}; {remedy}") from None
+        why = f"no answer from {constants.ENDPOINT}" if offline else reason(error)
+        raise UserError(
+            f"timm:{name}: its weights are not cached here and cannot be downloaded ({why}); "
+            f"give a file of weights, FILE#{plain}, or random:{plain} for an untrained network"
+        ) from None
+    finally:
+        constants.HF_HUB_OFFLINE = before
     return network
 
 
-def _stored(config: timm.models.PretrainedCfg, otherwise: str) -> str:
-    """Return the file of the weights in the cache of the Hugging Face hub or of torch, where timm
-    looks for it.
-
-    Raises FileNotFoundError with the message `otherwise` if there is none.
-    """
-    repository, _, revision = (config.hf_hub_id or "").partition("@")
-    if repository:
-        usual = ("model.safetensors", "pytorch_model.bin")
-        names = (config.hf_hub_filename,) if config.hf_hub_filename else usual
-        cached = huggingface_hub.try_to_load_from_cache
-        paths: list[Any] = [cached(repository, one, revision=revision or None) for one in names]
-    else:
-        paths = [Path(torch.hub.get_dir(), "checkpoints", PurePosixPath(config.url or "/").name)]
-    for path in paths:
-        if isinstance(path, str | Path) and Path(path).is_file():
-            return str(path)
-    raise FileNotFoundError(otherwise)
-
-
 def _answers(address: str) -> bool:
-    """Return whether a server answers anything within PATIENCE; also in the hub's offline mode,
-    which needs no server."""
-    if huggingface_hub.constants.HF_HUB_OFFLINE or not address.startswith("http"):
-        return True
+    """Return whether a server answers anything within PATIENCE."""
     request = urllib.request.Request(address, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=PATIENCE).close()

@@ -17,6 +17,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State, Weights
 from hexa.weights.layouts import LAYOUTS, NETWORKS
 from hexa.weights.parts import Part
+from hexa.weights.timm_weights import current
 
 #: Values after FILE#NETWORK: for the padding of a 3×3 stem.
 _PADDINGS = {"padding1": 1, "padding2": 2}
@@ -36,6 +37,7 @@ class Asked(NamedTuple):
     def of(cls, where: str, text: str | None) -> Asked:
         """Parse the user's text after #. Raises UserError for a network that timm does not have."""
         name, *words = (text or "").split(":")
+        name = current(name)
         paddings = [_PADDINGS[word] for word in words if word in _PADDINGS]
         others = [word.rstrip(".") for word in words if word not in _PADDINGS]
         plain = name.partition(".")[0]
@@ -96,10 +98,11 @@ def _stem(
     if padding is None:
         of_solo = _is_of_solo(part, weights)
         padding = 2 if of_solo else 1
-        other = f"{asked.where}#{config.name}:padding{3 - padding}"
         whose = "as solo-learn's" if of_solo else "since the file does not say"
-        said = f"the 3×3 stem is padded by {padding}, {whose}"
-        notes.append(f"{said}; {other} pads it by {3 - padding}")
+        notes.append(
+            f"the 3×3 stem is padded by {padding}, {whose}; "
+            f"{asked.where}#{config.name}:padding{3 - padding} pads it by {3 - padding}"
+        )
     options = {"stem_padding": padding} if padding != 1 else {}
     return config.model_copy(update={"small_stem": True, "options": config.options | options})
 
@@ -129,8 +132,9 @@ def _with_biases(config: NetworkConfig, state: State, asked: Asked) -> NetworkCo
             continue
         queries, keys, values = value.flatten().tensor_split(3)
         if f"{key}_mask" not in state and keys.any():
-            problem = f"{key} has biases of keys, which no network of timm has"
-            raise UserError(f"{asked.where}: {problem}")
+            raise UserError(
+                f"{asked.where}: {key} has biases of keys, which no network of timm has"
+            )
         has_biases |= bool(queries.any() or values.any())
     if not has_biases or config.name.endswith("_qkvb"):
         return config

@@ -20,10 +20,10 @@ from hexa.data.views.evaluation import EvaluationTransform
 from hexa.objective import STD
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.style import COLOURS, INK, MUTED, drawing
-from hexa.run.build import own_fields
 from hexa.run.visualize import Look
 from hexa.runtime.random import Stream
 from hexa.training.overfitting import unchanged
+from hexa_paper.schemes import own_fields
 
 Points = NDArray[np.float64]
 Numbers = NDArray[np.int64]

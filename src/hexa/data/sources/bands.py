@@ -65,8 +65,10 @@ def read_npy(data: bytes, max_pixels: int) -> Pixels:
         raise DecodeError(f"the array has shape {shape}; expected [H, W] or [H, W, C]")
     check_size(shape[0], shape[1], max_pixels)
     if dtype.itemsize * math.prod(shape) != len(data) - file.tell():
-        problem = "is truncated or has extra bytes at its end"
-        raise DecodeError(f"an array of shape {shape} and type {dtype} that {problem}")
+        raise DecodeError(
+            f"an array of shape {shape} and type {dtype} that is truncated or has extra bytes at "
+            "its end"
+        )
     values = np.frombuffer(data, dtype, offset=file.tell())
     return values.reshape(shape, order="F" if by_columns else "C")
 

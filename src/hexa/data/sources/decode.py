@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -51,7 +50,7 @@ def decode(
     tifffile is missing.
     """
     kind = kind_of(data)
-    with _one_line():
+    try:
         if kind == "NPY":
             return _tensor(_white(bands.read_npy(data, max_pixels), max_value), channels)
         if channels == 3:
@@ -63,19 +62,9 @@ def decode(
         if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
             image = _to_rgb(image).convert("L")
         return _tensor(_in_range(_white(np.asarray(image), max_value)), channels)
-
-
-@contextmanager
-def _one_line() -> Iterator[None]:
-    """Turn any exception of a decoder into a DecodeError of one line.
-
-    Parsers raise any type of exception for a damaged file, so that a list of types would be incomplete.
-    """
-    try:
-        yield
     except (DecodeError, UserError):
         raise
-    except Exception as error:
+    except Exception as error:  # parsers raise all sorts of exceptions on damaged bytes
         raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
@@ -149,8 +138,9 @@ def _in_range(values: Pixels) -> Pixels:
     high = float(values.max())
     if not (low >= 0 and high <= most):  # also true of nan
         kind = "floats" if is_float else "32-bit integers"
-        must = f"give values from 0 to {most}, or SOURCE,max_value=N"
-        raise DecodeError(f"{kind} range from {low:g} to {high:g}; {must}")
+        raise DecodeError(
+            f"{kind} range from {low:g} to {high:g}; give values from 0 to {most}, or SOURCE,max_value=N"
+        )
     return values.astype(np.float32 if is_float else np.uint16, copy=False)
 
 
@@ -174,8 +164,9 @@ def _tensor(values: Pixels, channels: int) -> Tensor:
     if values.dtype.kind == "f":
         values = _in_range(values)
     elif values.dtype.kind != "u" or values.dtype.itemsize > 2:
-        expected = "expected uint8, uint16, or floats between 0 and 1"
-        raise DecodeError(f"pixels have type {values.dtype}; {expected}")
+        raise DecodeError(
+            f"pixels have type {values.dtype}; expected uint8, uint16, or floats between 0 and 1"
+        )
     native = np.array(values.transpose(2, 0, 1), values.dtype.newbyteorder("="), order="C")
     return torch.from_numpy(native).expand(channels, -1, -1).contiguous()
 

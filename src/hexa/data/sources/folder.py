@@ -68,9 +68,10 @@ def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
     if len(splits) > 1:
         others = [name for name in others if any(_image_files(root / name, Counter(), inside))]
         if others:
-            has = f"folders named as splits ({some(splits)}) and others ({some(others)})"
-            remedy = f"move the others, or give one folder, such as {root / splits[0]}"
-            raise UserError(f"data '{spec}': {root} has {has}; {remedy}")
+            raise UserError(
+                f"data '{spec}': {root} has folders named as splits ({some(splits)}) and others "
+                f"({some(others)}); move the others, or give one folder, such as {root / splits[0]}"
+            )
     if not splits or others:
         return {"train": root}
     return {split: root / name for split, name in by_split(splits).items()}

@@ -36,8 +36,9 @@ def _read(path: Path, source: Source, where: str) -> list[str | None]:
     try:
         text = parsing.read_text(path, _MOST_BYTES)
     except (OSError, ValueError) as error:  # ValueError: an impossible file name
-        remedy = "give FILE.csv, column:NAME or key:NAME"
-        raise UserError(f"{where}: cannot be read ({reason(error)}); {remedy}") from None
+        raise UserError(
+            f"{where}: cannot be read ({reason(error)}); give FILE.csv, column:NAME or key:NAME"
+        ) from None
     try:
         return _groups(csv.DictReader(io.StringIO(text, newline="")), source, where)
     except csv.Error as error:
@@ -60,23 +61,30 @@ def _groups(rows: csv.DictReader[str], source: Source, where: str) -> list[str |
     unknown = []
     for row in rows:
         if row["path"] is None or row["group"] is None:
-            missing = f"line {rows.line_num} lacks a column"
-            raise UserError(f"{where}: {missing}; give path and group, separated by a comma")
+            raise UserError(
+                f"{where}: line {rows.line_num} lacks a column; "
+                "give path and group, separated by a comma"
+            )
         name = _name(row["path"])
         group = row["group"].strip() or None
         place = places.get(name)
         if place is None:
             unknown.append(name)
         elif place < 0:
-            called = f"several images of {source!r} are called {name!r}"
-            raise UserError(f"{where}: {called}; store the groups in the metadata of the source")
+            raise UserError(
+                f"{where}: several images of {source!r} are called {name!r}; "
+                "store the groups in the metadata of the source"
+            )
         elif groups[place] not in (None, group):
-            both = f"both in group {groups[place]!r} and in {group!r}"
-            raise UserError(f"{where}: {name!r} is {both}; give each image one group")
+            raise UserError(
+                f"{where}: {name!r} is both in group {groups[place]!r} and in {group!r}; "
+                "give each image one group"
+            )
         else:
             groups[place] = group
     if unknown:
-        many = f"{len(unknown):,} rows name images that are not in {source!r}"
-        remedy = f"write names like {whole_characters(source.paths[0])!r}"
-        raise UserError(f"{where}: {many}, such as {unknown[0][:100]!r}; {remedy}")
+        raise UserError(
+            f"{where}: {len(unknown):,} rows name images that are not in {source!r}, such as "
+            f"{unknown[0][:100]!r}; write names like {whole_characters(source.paths[0])!r}"
+        )
     return groups

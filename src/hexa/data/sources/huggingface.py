@@ -17,10 +17,11 @@ from hexa.config import UserError, nearest, some
 from hexa.data.sources import labels
 from hexa.data.sources.fingerprint import digest, sample
 from hexa.data.sources.limits import read
-from hexa.data.sources.parquet import ArrowSource, half_of_memory, unpacked
+from hexa.data.sources.parquet import ArrowSource, unpacked
 from hexa.data.sources.source import reported
 from hexa.data.sources.splits import by_split
 from hexa.runtime import parsing
+from hexa.runtime.memory import usable_memory
 from hexa.runtime.packages import import_extra
 from hexa.runtime.paths import Inside, location
 
@@ -49,8 +50,7 @@ class HuggingFaceSource(ArrowSource):
         name, config, named = _parse(argument, spec)
         path = location(name)
         self.name = spec
-        other = "give hf:NAME:CONFIG for one of several configs, or hf:PATH for a folder"
-        remedy = "give a folder that `datasets` can read" if path.exists() else other
+        remedy = "give hf:NAME:CONFIG for one of several configs, or hf:PATH for a folder"
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
             inside = _inside(path, spec)
             self._open(_load(name, config, inside), named, split, inside)
@@ -62,13 +62,12 @@ class HuggingFaceSource(ArrowSource):
         split: str | None,
         inside: Inside,
     ) -> None:
-
         features = next(iter(tables.values())).features if tables else {}
         image, label, self.unfit_labels = _columns(features, named, self.name)
         table = tables[self._open_split(self.name, split, _splits(tables, label))]
         if not len(table):
             raise UserError(f"data '{self.name}': the split {self.split} has no images")
-        # files are memory-mapped and contain lengths, so that a damaged file would crash the process
+            # files are memory-mapped and contain lengths, so that a damaged file would crash the process
         used = [column for column in (image, label) if column in table.column_names]
         table.select_columns(used).data.validate(full=True)
         names = self._take_images(table.data.column(image))
@@ -103,8 +102,10 @@ def _parse(argument: str, spec: str) -> tuple[str, str | None, dict[str, str]]:
         raise UserError(f"data '{spec}': ,{key}= is not a kind of column; {near}")
     name, _, config = (place, "", "") if location(place).exists() else place.partition(":")
     if not name:
-        remedy = "name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or hf:PATH"
-        raise UserError(f"data '{spec}': {remedy}")
+        raise UserError(
+            f"data '{spec}': name a data set of the hub or a folder: hf:NAME, hf:NAME:CONFIG or "
+            "hf:PATH"
+        )
     return name, config or None, named
 
 
@@ -121,8 +122,9 @@ def _check_files(inside: Inside, files: list[str], whose: str) -> None:
     """Raise UserError for a file that is outside of the allowed folders."""
     for file in files:
         if "://" in file:
-            named = f"{whose} names {file}, an address"
-            raise UserError(f"data '{inside.spec}': {named}; only files are read")
+            raise UserError(
+                f"data '{inside.spec}': {whose} names {file}, an address; only files are read"
+            )
     inside.check(files, whose)
 
 
@@ -161,8 +163,9 @@ def _check_saved(path: Path, inside: Inside) -> None:
         inside.check(map(str, files), "the folder")
         for file in files:
             if not file.is_file():  # reading a pipe may never end
-                problem = f"{file} is not a regular file; save the data set again"
-                raise UserError(f"data '{inside.spec}': {problem}")
+                raise UserError(
+                    f"data '{inside.spec}': {file} is not a regular file; save the data set again"
+                )
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -197,11 +200,9 @@ def _built(path: Path, config: str | None, inside: Inside) -> Any:
     files = [file for split in (builder.config.data_files or {}).values() for file in split]
     _check_files(inside, files, "the folder")
     if not os.path.exists(builder.cache_dir):  # otherwise, the files have been unpacked before
-        tables = [Path(file) for file in files if file.endswith(".parquet")]
-        for table in tables:
-            remedy = "write it as several smaller files"
-            parts = unpacked([table], None, half_of_memory(), inside.spec, remedy)
-            for _ in parts:
+        remedy = "write it as several smaller files"
+        for table in (Path(file) for file in files if file.endswith(".parquet")):
+            for _ in unpacked([table], None, usable_memory() // 2, inside.spec, remedy):
                 pass
     builder.download_and_prepare()
     return builder.as_dataset()
@@ -215,18 +216,19 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
         if column not in features:
             raise UserError(f"data '{spec}': has no column '{column}'; {nearest(column, features)}")
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
-    if not images:
-        raise UserError(f"data '{spec}': no column of type Image; its columns: {some(features)}")
-    image = named.get("image") or _only("image", images, spec)
-    if image not in images:
-        problem = f"the column '{image}' has no images; columns with images: {some(images)}"
-        raise UserError(f"data '{spec}': {problem}")
+    chosen = [named["image"]] if "image" in named else images
+    if not chosen or not {*chosen} <= {*images}:
+        raise UserError(
+            f"data '{spec}': {some(chosen)} is not a column of type Image; those are: {some(images)}"
+        )
+    image = _only("image", chosen, spec)
     types = {field.name: field.type for field in features.arrow_schema}
     classes = [name for name, kind in features.items() if isinstance(kind, datasets.ClassLabel)]
     label = named.get("label")
     if label is not None and not labels.are_classes(types[label]):
-        problem = f"the column '{label}' has {features[label]}, not one class per image"
-        raise UserError(f"data '{spec}': {problem}")
+        raise UserError(
+            f"data '{spec}': the column '{label}' has {features[label]}, not one class per image"
+        )
     if label is None and not classes:
         return image, *labels.column_of(types)
     return image, label or _only("label", classes, spec), ""
@@ -235,9 +237,10 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
 def _only(kind: str, candidates: list[str], spec: str) -> str:
     """Return the only candidate. Raises UserError for several candidates."""
     if len(candidates) > 1:
-        several = f"each of {some(candidates)} could be the {kind} column"
-        example = f"{spec},{kind}={candidates[0]}"
-        raise UserError(f"data '{spec}': {several}; choose one, for example {example}")
+        raise UserError(
+            f"data '{spec}': each of {some(candidates)} could be the {kind} column; choose one, "
+            f"for example {spec},{kind}={candidates[0]}"
+        )
     return candidates[0]
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 
 from hexa.data.sources.limits import DecodeError
-from hexa.runtime.packages import install_extra
 from hexa.runtime.parsing import read_resource
 
 _TABLE = read_resource("hexa.data.sources", "kinds.yaml")
@@ -49,6 +48,8 @@ def missing_extra(kind: str) -> str | None:
     """Return the command that installs the reader of a format; None if the reader is installed."""
     if kind not in EXTRAS:
         return None
+    from hexa.runtime.packages import install_extra
+
     extra, module = EXTRAS[kind]
     return None if importlib.util.find_spec(module) else install_extra(extra)
 

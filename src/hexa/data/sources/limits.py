@@ -57,8 +57,7 @@ def read(path: str | Path, first: int = -1) -> bytes:
 def check_bytes(size: int) -> None:
     """Raise DecodeError for a file with too many bytes."""
     if size > MOST_BYTES:
-        most = f"an image may have at most {MOST_BYTES:,}"
-        raise DecodeError(f"the file has {size:,} bytes; {most}")
+        raise DecodeError(f"the file has {size:,} bytes; an image may have at most {MOST_BYTES:,}")
 
 
 def check_size(height: int, width: int, max_pixels: int) -> str:
@@ -80,8 +79,9 @@ def check_jpeg(data: bytes, image: JpegImageFile, max_pixels: int) -> None:
         content = np.frombuffer(data, dtype=np.uint8)
         scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
         if pixels * scans > _MOST_SCANNED:
-            problem = "which would take minutes to decode"
-            raise DecodeError(f"a JPEG of {size} in {scans:,} scans, {problem}")
+            raise DecodeError(
+                f"a JPEG of {size} in {scans:,} scans, which would take minutes to decode"
+            )
 
 
 def check_tiff(image: TiffImageFile, max_pixels: int) -> None:
@@ -90,8 +90,9 @@ def check_tiff(image: TiffImageFile, max_pixels: int) -> None:
     # PIL allocates whole tiles
     check_size(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), max_pixels)
     if image.mode == "L" and _SIGNED in (tags.get(_SAMPLE_FORMAT) or ()):
-        expected = "expected uint8, uint16, or floats between 0 and 1"
-        raise DecodeError(f"pixels have type int8; {expected}")
+        raise DecodeError(
+            "pixels have type int8; expected uint8, uint16, or floats between 0 and 1"
+        )
     if (
         image.tile and image.tile[0][0] == "raw"
     ):  # in compressed files, libtiff reports missing strips
@@ -109,9 +110,11 @@ def check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
     bands = page.samplesperpixel
     if page.imagedepth != 1 or page.compression not in _COMPRESSIONS or page.dtype is None:
         compression = int(page.compression)
-        layout = f"depth {page.imagedepth}, compression {compression}, type {page.dtype}"
-        accepted = f"{channels} bands, uncompressed or compressed by LZW, deflate or PackBits"
-        raise DecodeError(f"a TIFF with {bands} bands, {layout}; expected {accepted}")
+        raise DecodeError(
+            f"a TIFF with {bands} bands, depth {page.imagedepth}, compression {compression}, type "
+            f"{page.dtype}; expected {channels} bands, uncompressed or compressed by LZW, deflate "
+            "or PackBits"
+        )
     high = min(page.rowsperstrip, page.imagelength)
     wide = page.imagewidth
     if page.is_tiled:

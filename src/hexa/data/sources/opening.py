@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import pkgutil
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from hexa.config import UserError, nearest
-from hexa.data.sources import torchvision_sets
 from hexa.data.sources.folder import FolderSource
 from hexa.data.sources.source import ArraySource, Source
 from hexa.data.sources.splits import choose_split
-from hexa.runtime import paths
+from hexa.runtime import parsing, paths
 
 
 def digits(argument: str, split: str | None, spec: str) -> Source:
@@ -24,8 +24,9 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
     from sklearn.model_selection import train_test_split
 
     if argument:
-        problem = "digits come with scikit-learn and take no path; write digits"
-        raise UserError(f"data '{spec}': {problem}")
+        raise UserError(
+            f"data '{spec}': digits come with scikit-learn and take no path; write digits"
+        )
     splits = ("train", "test")
     split = choose_split(spec, split, splits)
     images, labels = load_digits(return_X_y=True)
@@ -39,8 +40,9 @@ def digits(argument: str, split: str | None, spec: str) -> Source:
     return ArraySource(colour, numbers, names, name=spec, split=split, splits=splits)
 
 
-#: Builders of sources by name; arguments: text after the colon, split or None, full name for messages. A text
-#: MODULE:CLASS is imported when its first source is opened, so that a folder of images needs no pyarrow.
+_SETS = parsing.read_resource("hexa.data.sources", "torchvision_sets.yaml")
+#: Source names and what builds them from (what follows the colon, the split or None, the whole name for messages).
+#: MODULE:CLASS is imported when the first source of its kind is opened: a folder of images needs no pyarrow.
 SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
     "digits": digits,
     "folder": FolderSource,
@@ -48,7 +50,7 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
     "hf": "hexa.data.sources.huggingface:HuggingFaceSource",
     "voc": "hexa.data.sources.voc:VOCSource",
     "webdataset": "hexa.data.sources.webdataset:WebDatasetSource",
-    **torchvision_sets.builders(),
+    **dict.fromkeys(chain(*_SETS.values()), "hexa.data.sources.torchvision_sets:opened"),
 }
 
 
@@ -78,7 +80,7 @@ def open_source(
     if kind not in SOURCES:
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")
-    # the command line may pass any type for options of an evaluation
+        # the command line may pass any type for options of an evaluation
     most = max_image_pixels
     if most is not None and not (isinstance(most, int) and most > 0):
         raise UserError(f"max_image_pixels must be an integer > 0, got {most}")
@@ -88,12 +90,15 @@ def open_source(
         source: Source = build(argument, named or split, name)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        problem = f"{where}{error.strerror or error}"
-        raise UserError(f"data '{spec}': cannot be read: {problem}") from None
+        raise UserError(
+            f"data '{spec}': cannot be read: {where}{error.strerror or error}"
+        ) from None
     if isinstance(source, ArraySource) and channels != source.channels:
-        mismatch = f"{source.channels} channels, but the network takes {channels}"
         remedy = "set network.channels, or give other images"
-        raise UserError(f"data '{spec}': its images have {mismatch}; {remedy}")
+        raise UserError(
+            f"data '{spec}': its images have {source.channels} channels, but the network takes "
+            f"{channels}; {remedy}"
+        )
     source.max_value = max_value
     source.max_image_pixels = most or source.max_image_pixels
     source.channels = channels

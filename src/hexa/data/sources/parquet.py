@@ -68,7 +68,7 @@ class ParquetSource(ArrowSource):
     _read_from: list[Path]
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
-        self._most = max(0, half_of_memory() - pa.total_allocated_bytes())
+        self._most = max(0, usable_memory() // 2 - pa.total_allocated_bytes())
         option = re.fullmatch(r"(.*),bytes=(\d{1,18})", argument)
         if option is not None and not location(argument).exists():
             argument = option[1]
@@ -118,9 +118,10 @@ class ParquetSource(ArrowSource):
         of_images = [name for name in (*structs, *binaries) if self._has_images(name)]
         if of_images or structs:
             return (of_images or structs)[0]
-        expected = "bytes of image files, or structs with a binary field 'bytes', one image per row"
         held = some((f"{name} ({kind})" for name, kind in types.items()), most=20)
-        raise UserError(f"data '{self.name}': no image column ({expected}); its columns: {held}")
+        raise UserError(
+            f"data '{self.name}': no image column (bytes of image files, or structs with a binary field 'bytes', one image per row); its columns: {held}"
+        )
 
     def _has_images(self, column: str) -> bool:
         """True if one of the first values of a column, bytes or a struct with bytes, is an image."""
@@ -167,8 +168,10 @@ def _files(root: Path, spec: str) -> dict[str, list[Path]]:
         return files_by_split([root]) if known else {"train": [root]}
     files = sorted(file for file in root.rglob("*.parquet") if file.is_file())
     if not files:
-        expected = "train.parquet, or train-00000-of-00001.parquet and so on"
-        raise UserError(f"data '{spec}': no .parquet files in {root}; expected {expected}")
+        raise UserError(
+            f"data '{spec}': no .parquet files in {root}; "
+            "expected train.parquet, or train-00000-of-00001.parquet and so on"
+        )
     return files_by_split(files)
 
 
@@ -177,9 +180,7 @@ def _names(chunk: Any) -> list[str | None]:
     if not pa.types.is_struct(chunk.type):
         return [None] * len(chunk)
     at = chunk.type.get_field_index("path")
-    is_text = at >= 0 and (
-        pa.types.is_string(chunk.type[at].type) or pa.types.is_large_string(chunk.type[at].type)
-    )
+    is_text = at >= 0 and str(chunk.type[at].type) in ("string", "large_string")
     return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
 
 
@@ -187,11 +188,6 @@ def _stamp(footer: Any) -> list[tuple[int, int]]:
     """Return rows and bytes of each row group."""
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     return [(group.num_rows, group.total_byte_size) for group in groups]
-
-
-def half_of_memory() -> int:
-    """Return half of the memory of the machine or container, in bytes."""
-    return usable_memory() // 2
 
 
 def unpacked(
@@ -222,8 +218,9 @@ def unpacked(
             for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
                 left -= batch.nbytes
                 if left < 0:
-                    limit = f"unpacks to more than {most:,} bytes, the limit"
-                    raise UserError(f"data '{spec}': {path} {limit}; {remedy}")
+                    raise UserError(
+                        f"data '{spec}': {path} unpacks to more than {most:,} bytes, the limit; {remedy}"
+                    )
                 if batches and unjoined + batch.nbytes > _JOINED:
                     yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
                     batches = []
@@ -254,12 +251,4 @@ def _holds_files(column: Any) -> bool:
 
 def _is_binary(kind: Any) -> bool:
     value = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return any(
-        check(value)
-        for check in (
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_fixed_size_binary,
-            pa.types.is_binary_view,
-        )
-    )
+    return re.fullmatch(r"(large_|fixed_size_)?binary(_view|\[\d+\])?", str(value)) is not None

@@ -24,7 +24,6 @@ from PIL.WebPImagePlugin import WebPImageFile
 from hexa.config import UserError
 from hexa.data.sources import kinds
 from hexa.data.sources.limits import DecodeError, check_jpeg, check_size, check_tiff
-from hexa.runtime.packages import import_extra
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 #: Bit depth and colour type of PNGs in 8-bit grey and RGB.
@@ -127,6 +126,8 @@ def _reader(kind: str) -> Any:
         return _READERS[kind]
     if kind not in kinds.EXTRAS:
         raise DecodeError(f"{kind} files are not supported here; convert the file to PNG or TIFF")
+    from hexa.runtime.packages import import_extra
+
     extra, module = kinds.EXTRAS[kind]
     try:
         plugin: Any = import_extra(module, extra, kind)

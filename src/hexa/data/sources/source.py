@@ -28,20 +28,7 @@ Part = TypeVar("Part")
 _MOST_CLASSES = 100_000
 #: Maximum number of kinds of left-out files in a message.
 _MOST_KINDS = 20
-#: Attributes that a part shares with its source.
-_OF_PARTS = (
-    "name",
-    "split",
-    "_splits",
-    "class_names",
-    "uniform_size",
-    "max_image_pixels",
-    "channels",
-    "max_value",
-    "unlabelled",
-    "drawn",
-)
-#: Number of images that are searched for the largest value.
+#: Images whose largest value is looked for.
 _LOOKED_AT = 32
 #: A note warns about 16-bit images whose largest value is below this.
 _DARK = 2**14
@@ -114,9 +101,11 @@ class Source:
         brightest = self._brightest()
         if brightest < _DARK:
             white = 2 ** brightest.bit_length() - 1
-            dark = f"the largest value of these 16-bit images is {brightest:,} of 65,535"
-            remedy = f"if {white:,} is white, give {self.name},max_value={white}"
-            notes.append(f"{self.title}: {dark}, so they appear nearly black; {remedy}")
+            notes.append(
+                f"{self.title}: the largest value of these 16-bit images is {brightest:,} of 65,535, "
+                f"so they appear nearly black; if {white:,} is white, give "
+                f"{self.name},max_value={white}"
+            )
         return notes
 
     def _own_notes(self) -> list[str]:
@@ -129,8 +118,10 @@ class Source:
             fewer = f"{self.title} has only {count:,} images: all are used, not {asked:,}"
             notes.append(fewer if asked > count else drawn)
         if self.ungrouped:
-            alone = f"--groups has no group for {self.ungrouped:,} of {len(self):,} images"
-            notes.append(f"{alone} of {self.title}; each of them counts as a group of its own")
+            notes.append(
+                f"--groups has no group for {self.ungrouped:,} of {len(self):,} images of "
+                f"{self.title}; each of them counts as a group of its own"
+            )
         return notes
 
     def _brightest(self) -> int:
@@ -207,9 +198,10 @@ class Source:
 
         Raises UserError if the source has no such column or key.
         """
-        where = "parquet sources have columns, webdatasets have keys in .json files"
-        remedy = "give one of these, or a CSV file of path,group"
-        raise UserError(f"data '{self.name}': has no {kind} '{name}': {where}; {remedy}")
+        raise UserError(
+            f"data '{self.name}': has no {kind} '{name}': "
+            "parquet sources have columns, webdatasets have keys in .json files; give one of these, or a CSV file of path,group"
+        )
 
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set name and split (default: the first split), and return the part. Raises UserError for an unknown split."""
@@ -259,9 +251,10 @@ class Source:
         highest = int(numbers.max()) if len(numbers) else -1
         if highest >= most:
             where = f" ({self.paths[int(numbers.argmax())]})" if len(numbers) == len(self) else ""
-            wrong = f"the label {highest}{where} is not a class number from 0 to {most - 1}"
-            remedy = "number the classes from 0, or remove the labels"
-            raise UserError(f"data '{self.name}': {wrong}; {remedy}")
+            raise UserError(
+                f"data '{self.name}': the label {highest}{where} is not a class number from 0 to "
+                f"{most - 1}; number the classes from 0, or remove the labels"
+            )
         known = int((numbers >= 0).sum())
         self.labels = numbers.astype(np.int64) if known == len(self) else None
         self.unlabelled = len(self) - known if known else 0
@@ -307,10 +300,11 @@ class Subset(Source):
     """The images of a source at positions `rows`, in the order of `rows`."""
 
     def __init__(self, source: Source, rows: Labels) -> None:
+        vars(self).update(vars(source))
         self.source = source
         self.rows = rows
-        for name in _OF_PARTS:
-            setattr(self, name, getattr(source, name))
+        self.grouped = None
+        self.ungrouped = 0
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
         whole = hashlib.sha256(source.fingerprint.encode() + rows.tobytes())

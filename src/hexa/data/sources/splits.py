@@ -33,8 +33,9 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
     for name in names:
         other = names_of.setdefault(SPLIT_NAMES.get(name.lower(), name), name)
         if other != name:
-            both = f"'{other}' and '{name}' are both names of one split"
-            raise UserError(f"{both}; rename or move one of them")
+            raise UserError(
+                f"'{other}' and '{name}' are both names of one split; rename or move one of them"
+            )
     if "val" in names_of and "test" not in names_of:
         names_of["test"] = names_of.pop("val")
     order = sorted(names_of, key=lambda split: (split != "train", split != "test", split))

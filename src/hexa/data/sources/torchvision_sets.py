@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from hexa.runtime.files import cache_folder
 from hexa.runtime.parsing import read_resource
 from hexa.runtime.paths import Inside, location
 
-Build = Callable[[str, str | None, str], Source]
 #: {split: arguments for the class of torchvision}.
 Splits = Mapping[str, Mapping[str, Any]]
 
@@ -74,14 +73,12 @@ class PhotographSource(Source):
         return read(self._read_from[index])
 
 
-def builders() -> dict[str, Build]:
-    """Return the builders of sources for data sets of torchvision, for `SOURCES`."""
-    arrays: dict[str, Build] = {
-        name: functools.partial(_array_source, *made) for name, made in ARRAYS.items()
-    }
-    return arrays | {
-        name: functools.partial(PhotographSource, *made) for name, made in SETS.items()
-    }
+def opened(argument: str, split: str | None, spec: str) -> Source:
+    """Return the data set of torchvision that the source names, in its folder."""
+    name = re.split(r"\W", spec)[0]
+    if name in ARRAYS:
+        return _array_source(*ARRAYS[name], argument, split, spec)
+    return PhotographSource(*SETS[name], argument, split, spec)
 
 
 def _array_source(
@@ -92,7 +89,7 @@ def _array_source(
     images = torch.from_numpy(np.ascontiguousarray(data.data))
     if images.shape[-1] == 3:
         images = images.permute(0, 3, 1, 2).contiguous()
-    # STL-10 marks unlabelled images with −1
+        # STL-10 marks unlabelled images with −1
     numbers: Labels = np.asarray(
         data.labels if hasattr(data, "labels") else data.targets, dtype=np.int64
     )
@@ -113,6 +110,8 @@ def _download(dataset: str, root: Path, arguments: Mapping[str, Any], spec: str)
         root.mkdir(parents=True, exist_ok=True)
         return getattr(torchvision.datasets, dataset)(root, download=True, **arguments)
     except (OSError, RuntimeError) as error:  # no network, no permission, a broken archive
-        absent = f"{dataset} is not in {root} and cannot be downloaded ({reason(error, 200)})"
-        remedy = f"put it there, or give its folder as {spec.partition(':')[0]}:ROOT"
-        raise UserError(f"data '{spec}': {absent}; {remedy}") from None
+        raise UserError(
+            f"data '{spec}': {dataset} is not in {root} and cannot be downloaded "
+            f"({reason(error, 200)}); put it there, or give its folder as "
+            f"{spec.partition(':')[0]}:ROOT"
+        ) from None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hexa.config import UserError
 from hexa.data.sources import kinds, limits
@@ -84,8 +84,9 @@ class WebDatasetSource(Source):
         found = _read(self._read_from, self.name, text_of, Counter())
         texts = [text for _, _, text in found]
         if all(text is None for text in texts):
-            problem = f"none of its .json files has a text or number '{name}'"
-            raise UserError(f"data '{self.name}': {problem}")
+            raise UserError(
+                f"data '{self.name}': none of its .json files has a text or number '{name}'"
+            )
         return texts
 
     def encoded(self, index: int, first: int = limits.MOST_BYTES) -> bytes:
@@ -117,8 +118,10 @@ def _shards(argument: str, spec: str) -> list[Path]:
     patterns = _expanded(os.path.expanduser(argument), spec)
     shards = [Path(path) for pattern in patterns for path in sorted(glob.glob(pattern))]
     if not shards:
-        example = "webdataset:PATH/train-{0000..0127}.tar"
-        raise UserError(f"data '{spec}': no such shards; write webdataset:FOLDER or {example}")
+        raise UserError(
+            f"data '{spec}': no such shards; write webdataset:FOLDER or "
+            "webdataset:PATH/train-{0000..0127}.tar"
+        )
     return shards
 
 
@@ -131,8 +134,10 @@ def _expanded(pattern: str, spec: str) -> list[str]:
     first, last = found.groups()
     numbers = range(int(first), int(last) + 1)
     if (numbers.stop - numbers.start) * len(ends) > _MOST_SHARDS:
-        problem = f"the pattern expands to more than {_MOST_SHARDS:,} shards"
-        raise UserError(f"data '{spec}': {problem}; give a shorter range")
+        raise UserError(
+            f"data '{spec}': the pattern expands to more than {_MOST_SHARDS:,} shards; "
+            "give a shorter range"
+        )
     begin = pattern[: found.start()]
     return [f"{begin}{n:0{len(first)}}{end}" for n in numbers for end in ends]
 
@@ -153,32 +158,34 @@ def _read(
         if not shard.is_file():
             raise UserError(f"data '{spec}': {shard} is not a file")
         with reported(f"data '{spec}': {shard} is not a complete, uncompressed tar file"):
-            samples = _index(shard, read)
-        # samples with an image suffix come first
-        for key, found in sorted(samples.items(), key=lambda item: not item[1].images):
-            images = found.images or [place for why, place in found.others if why is None]
-            if not found.images:
-                left_out.update(why for why, _ in found.others if why is not None)
-            if len(images) > 1:
-                names = f"{images[0].name} and {images[1].name}"
-                both = f"{names} are images of one sample, {key.removeprefix('/')}"
-                remedy = "each sample has one image: rename or remove the other"
-                raise UserError(f"data '{spec}': {shard}: {both}; {remedy}")
-            yield from ((shard, image, found.value) for image in images)
+            images, others, values = _index(shard, read)
+            # samples with an image suffix come first
+        for key in {**images, **others}:
+            found = images.get(key) or [place for why, place in others[key] if why is None]
+            if key not in images:
+                left_out.update(why for why, _ in others[key] if why is not None)
+            if len(found) > 1:
+                raise UserError(
+                    f"data '{spec}': {shard}: {found[0].name} and {found[1].name} are images of one sample, "
+                    f"{key.removeprefix('/')}; each sample has one image: rename or remove the other"
+                )
+            yield from ((shard, image, values.get(key)) for image in found)
 
 
-class _Sample(Generic[Value]):
-    """The members of one key: images, other members with the reason to leave them out, and the value of .cls or .json."""
-
-    def __init__(self) -> None:
-        self.images: list[Member] = []
-        self.others: list[tuple[str | None, Member]] = []
-        self.value: Value | None = None
+_Images = defaultdict[str, list[Member]]
+_Others = defaultdict[str, list[tuple[str | None, Member]]]
 
 
-def _index(shard: Path, read: Callable[[bytes, str], Value | None]) -> dict[str, _Sample[Value]]:
-    """Index the samples of a shard by key. Raises any error of `tarfile` for damaged headers."""
-    samples: defaultdict[str, _Sample[Value]] = defaultdict(_Sample)
+def _index(
+    shard: Path, read: Callable[[bytes, str], Value | None]
+) -> tuple[_Images, _Others, dict[str, Value]]:
+    """Index a shard by key: images, other members with the reason to leave them out, and values of .cls or .json.
+
+    Raises any error of `tarfile` for damaged headers.
+    """
+    images: _Images = defaultdict(list)
+    others: _Others = defaultdict(list)
+    values = {}
     with _Headers(io.FileIO(shard)) as file, tarfile.open(fileobj=file, mode="r:") as archive:
         for member in _members(archive, file):
             folder, _, base = member.name.rpartition("/")
@@ -188,15 +195,15 @@ def _index(shard: Path, read: Callable[[bytes, str], Value | None]) -> dict[str,
             place = Member(member.name, member.offset_data, member.size)
             if f".{kind.lower()}" in kinds.EXTENSIONS and not member.isdir():
                 problem = None if whole else "stored in the tar file as a link or a sparse file"
-                samples[key].images.append(place._replace(problem=problem))
+                images[key].append(place._replace(problem=problem))
             elif kind in ("cls", "json") and whole:
                 value = read(file.at(member.offset_data, member.size), kind)
                 if value is not None:
-                    samples[key].value = value
+                    values[key] = value
             elif whole:
                 why = kinds.why_left_out(base, partial(_first, file, member))
-                samples[key].others.append((why, place))
-    return samples
+                others[key].append((why, place))
+    return images, others, values
 
 
 def _first(file: _Headers, member: tarfile.TarInfo, count: int) -> bytes:
