@@ -41,8 +41,8 @@ def evaluate_linear(backbone: str, options: Mapping[str, Any], num_processes: in
     """Return the result of `hexa evaluate linear …` in several processes. Raises as `train` does."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "result.json"
-        words = ["evaluate", "linear", backbone, f"--out={out}"]
-        words += [f"--{name}={value}" for name, value in options.items()]
+        given = [f"--{name}={value}" for name, value in options.items()]
+        words = ["evaluate", "linear", backbone, f"--out={out}", *given]
         start(words, f"{backbone}: evaluation", num_processes)
         return json.loads(out.read_text())
 
