@@ -100,6 +100,11 @@ def export(
     write_whole(out, written)
     if "note" in backbone.info:
         report["note"] = backbone.info["note"]
+    if backbone.preparation.crop < 1 and to != "onnx":
+        size = backbone.image_size
+        report["crop"] = (
+            f"hexa takes square images of at most {size} px whole; others do with --crop 1"
+        )
     return report | {"bytes": out.stat().st_size, "load": how_to_load(backbone, to, out)}
 
 

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from hexa.data.sources import pil
 from hexa.data.sources.kinds import kind_of
 from hexa.data.sources.limits import DecodeError, check_page, check_size
-from hexa.runtime.packages import import_extra
 
 Pixels = NDArray[Any]
 #: Position of the bit depth in a PNG, and the depth of 16 bits.
@@ -75,6 +74,8 @@ def read_npy(data: bytes, max_pixels: int) -> Pixels:
 
 def read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
     """Return the bands of the first page of a TIFF, or one band from each page, [H, W, C]."""
+    from hexa.runtime.packages import import_extra
+
     tifffile: Any = import_extra("tifffile", "tiff", "a TIFF with several bands")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # hexa reports damaged files itself
     with tifffile.TiffFile(io.BytesIO(data)) as file:
