@@ -45,8 +45,8 @@ def memory_of(experiment: Experiment, images: int, dtype: torch.dtype) -> int:
     standing = list(method.state_dict().values())
     for tensor in standing:
         kept.pop(tensor.untyped_storage()._cdata, None)
-    activations: int = sum(storage.nbytes() for storage in kept.values())
+    activations = sum(storage.nbytes() for storage in kept.values())
     numbers = sum(tensor.numel() for tensor in standing)
     learning = sum(p.numel() for p in method.parameters() if p.requires_grad)
     copies = 3 if experiment.optimizer.name == "adamw" else 2
-    return activations + 4 * (numbers + copies * learning)
+    return int(activations + 4 * (numbers + copies * learning))
