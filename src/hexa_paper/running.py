@@ -35,7 +35,7 @@ _RESUMPTION = ("time", "step", "device", "commit")
 def carry_out(job: Job, out: Path, processes: int, console: Console) -> dict[str, Any]:
     """Make what a job's file of results lacks, and return the results. The caller holds the folder.
 
-    processes: of a training; one is this process, more are started by torchrun.
+    processes: of a training and of the protocol linear; one is this process, more are started by torchrun.
     The file is written after every evaluation, and a run saves checkpoints, so that the next call continues.
     """
     found = results.read(out, job.name) or _begun(job)
@@ -61,13 +61,15 @@ def carry_out(job: Job, out: Path, processes: int, console: Console) -> dict[str
         options |= measure.options
         if measure.holdout is not None:
             options["holdout"] = measure.holdout
-        measured = backbone
-        if isinstance(backbone, Path):
-            measured = _checkpoint(job, measure, backbone)
-        target = measured if isinstance(measured, Backbone) else str(measured)
-        found["results"][measure.key] = evaluate(
-            measure.protocol, target, measure.source, **options
+        options["data"] = measure.source
+        target: str | Backbone = (
+            str(_checkpoint(job, measure, backbone)) if isinstance(backbone, Path) else backbone
         )
+        if processes > 1 and isinstance(target, str) and measure.protocol == "linear":
+            result = torchrun.evaluate_linear(target, options, processes)
+        else:
+            result = evaluate(measure.protocol, target, **options)
+        found["results"][measure.key] = result
         results.store(out, job.name, found)
     if job.searching and isinstance(backbone, Path):
         shutil.rmtree(backbone, ignore_errors=True)  # the score is all that is needed

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from hexa.config import UserError
 from hexa.run.names import CONFIG
@@ -31,7 +34,21 @@ def train(command: Sequence[str], run: Path, num_processes: int) -> None:
     then saves, and Interrupted is raised. Raises UserError if torchrun fails.
     """
     begun = (run / CONFIG).is_file()
-    words = ["resume", str(run)] if begun else command
+    start(["resume", str(run)] if begun else command, f"{run}: training", num_processes)
+
+
+def evaluate_linear(backbone: str, options: Mapping[str, Any], num_processes: int) -> Any:
+    """Return the result of `hexa evaluate linear …` in several processes. Raises as `train` does."""
+    with TemporaryDirectory() as folder:
+        out = Path(folder) / "result.json"
+        given = [f"--{name}={value}" for name, value in options.items()]
+        words = ["evaluate", "linear", backbone, f"--out={out}", *given]
+        start(words, f"{backbone}: evaluation", num_processes)
+        return json.loads(out.read_text())
+
+
+def start(words: Sequence[str], what: str, num_processes: int) -> None:
+    """Carry out a command of hexa in several processes. what: names the command in errors."""
     started = [
         *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
         *("--nproc-per-node", str(num_processes), "--signals-to-handle", _HANDLED),
@@ -49,7 +66,7 @@ def train(command: Sequence[str], run: Path, num_processes: int) -> None:
         if interrupts.received is not None:
             raise Interrupted(interrupts.received, 0, None)
     if status := child.returncode:
-        raise UserError(f"{run}: training ended with status {status}; its messages are above")
+        raise UserError(f"{what} ended with status {status}; its messages are above")
 
 
 def _silent(message: str) -> None:

@@ -29,6 +29,11 @@ from hexa.ops.kmeans import spherical_kmeans
 from hexa.run.build import kernels
 from hexa.runtime.precision import autocast, place
 from hexa.runtime.random import Stream
+from hexa.testing.cases import BATCH
+from hexa.training import optimizers
+from hexa.training.graph import Steps
+from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer
+from hexa.training.schedules import ScheduleConfig
 from hexa_paper.methods.instdisc import InstDiscConfig, Memory
 from tests.laws.cases import Case, fitting, one_step
 
@@ -42,7 +47,8 @@ SCHEMES: list[dict[str, dict[str, Any]]] = [
     {"cutmix": {"per_sample": True}},
     {"mixup": {}, "vat": {}, "randaugment": {}},
 ]
-METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
+CONFIGS = choices(MethodConfig, "name", "hexa.methods")
+METHODS = sorted(CONFIGS)
 #: PCL draws the prototypes that images are compared with on the device, where generators differ; here it sees all.
 ALIKE: dict[str, dict[str, Any]] = {"pcl-v2": {"num_negatives": 64}}
 
@@ -120,6 +126,36 @@ def test_bf16_step_without_sync(case: Case, device: str, never_waits: Any) -> No
         torch.cuda.set_sync_debug_mode("default")
     assert bool(torch.stack(losses).isfinite().all())
     assert all(bool(p.isfinite().all()) for p in method.parameters())
+
+
+#: Methods whose steps a GPU may replay, each with both hard examples.
+STATIC = [Case(name, {}, BOTH) for name in METHODS if CONFIGS[name].method.is_static]
+
+
+@pytest.mark.parametrize(("case", "device"), on_cuda(STATIC, STATIC[:1]))
+def test_captured_steps(case: Case, device: str) -> None:
+    """Replayed steps end with the bits of eager ones. On a CPU a call stands for the capture."""
+    where = torch.device(device)
+    config = OptimizerConfig(learning_rate=0.1)
+    ends = []
+    for replayed in (False, True):
+        method = place(case.build(torch.float32), where)
+        objective = case.objective(method, autocast=lambda: autocast("fp32", where))
+        optimizer = ScheduledOptimizer(
+            optimizers.build(method.parameters(), config, BATCH), config, ScheduleConfig(), 2, 8
+        )
+        capture = None if device == "cuda" else (lambda run: run)
+        said: list[str] = []
+        steps = Steps(objective, optimizer, where, replayed, said.append, capture)
+        optimizer.capturable = True  # rates as numbers would round differently
+        with kernels(deterministic=True):
+            # further steps are of the first phase of every method
+            for step in range(7):
+                data = on(device, case.batch(step, dtype=torch.float32), device == "cuda")
+                steps.take(data, step)
+        assert (steps.replays, said) == (replayed, [])
+        ends.append({name: value.cpu() for name, value in method.state_dict().items()})
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
 
 def losses_and_gradients(

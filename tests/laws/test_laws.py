@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from hexa import testing
-from hexa.core import MAIN, Batch, Branch, Example, Method
+from hexa.config import choices
+from hexa.core import MAIN, Batch, Branch, Example, HardExample, Method, MethodConfig
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.objective import STD, ObjectiveConfig
 from hexa.testing.cases import BATCH
@@ -68,6 +69,28 @@ def tries() -> list[Any]:
 @pytest.mark.parametrize(("law", "case"), tries())
 def test_method_laws(law: Callable[[testing.Case], None], case: Case) -> None:
     law(case.made())
+
+
+#: What steps are never replayed for, and why; the law `step_is_static` says nothing about these.
+NOT_STATIC = {
+    "randaugment": "how many images get an operation is drawn on the host",
+    "unmix": "a draw on the host decides between boxes and whole images",
+    "cmc": "negatives are drawn on the host",
+    "instdisc": "negatives are drawn on the host",
+    "pirl": "negatives and puzzles are drawn on the host",
+    "infomin": "puzzles are drawn on the host",
+    "jigsaw": "puzzles are drawn on the host",
+    "cpc": "nobody has asked for it: its published batches fill a GPU",
+}
+
+
+def test_declared_static() -> None:
+    """Methods and hard examples are static but for those that are listed."""
+    methods = choices(MethodConfig, "name", "hexa.methods")
+    kinds = choices(HardExample, "kind", "hexa.hard_examples")
+    declared = {name for name, config in methods.items() if config.method.is_static}
+    declared |= {name for name, hard in kinds.items() if hard.is_static}
+    assert declared == {*methods, *kinds} - set(NOT_STATIC)
 
 
 @pytest.mark.parametrize("case", [case for case in HARD if not case.kept], ids=str)

@@ -119,6 +119,50 @@ def test_parallel_batch_norm_groups(layout: str, dtype: torch.dtype, frozen: boo
         torch.testing.assert_close(*made)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_fixed_norm_gradients(known: bool) -> None:
+    """As on a GPU: torch's output and gradients, with a scale that is computed before or on the way."""
+    plain = seeded_norm().eval()
+    plain.running_mean.normal_()
+    plain.running_var.uniform_(0.5, 2)
+    x = LAYOUTS["channels last"](images()).requires_grad_()
+    scale = plain.weight.detach() * (plain.running_var + plain.eps).rsqrt() if known else None
+    given = x, plain.running_mean, plain.running_var, plain.weight, plain.bias, plain.eps, scale
+    found = branch_norm._FixedNorm.apply(*given)
+    weights = torch.randn_like(x)
+    parts = [x, plain.weight, plain.bias]
+    made = list(torch.autograd.grad((found * weights).sum(), parts))
+    torch.testing.assert_close(made, list(torch.autograd.grad((plain(x) * weights).sum(), parts)))
+    assert made[0].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_scales_of_kept_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pass computes them for all batch-norms at once, in each branch."""
+    ours = convert(nn.Sequential(seeded_norm(), seeded_norm()))
+    branch_norm.keep_statistics(ours)
+    ours[1].aux.running_var.fill_(3.0)
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: True))
+    with use_branch(ours, Branch("aux")):
+        scale = ours[1]._scale
+        assert ours[0]._scale is not None
+    aux = ours[1].aux
+    torch.testing.assert_close(scale, aux.weight.detach() / (3 + aux.eps) ** 0.5)
+    assert ours[1]._scale is None
+
+
+def test_statistics_twice_in_a_pass() -> None:
+    """A batch-norm that a pass uses twice follows twice, in turn."""
+    twice = convert(nn.Sequential(seeded_norm()), groups=3)
+    single = copy.deepcopy(twice)
+    with use_branch(twice):
+        for seed in range(2):
+            twice(images(seed=seed))
+    for seed in range(2):
+        single(images(seed=seed))
+    for name, value in single.state_dict().items():
+        assert torch.equal(value, twice.state_dict()[name])
+
+
 @pytest.mark.parametrize("groups", [1, 3])
 def test_frozen_and_eval_passes(groups: int) -> None:
     """Frozen passes change no statistics, and eval passes use running statistics."""

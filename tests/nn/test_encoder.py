@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -93,3 +95,23 @@ def test_unit_embeddings() -> None:
     projections = made.project(crops(3, 4, 4), MAIN)
     embedding = made.embed(crops(3, 4, 4), MAIN)
     torch.testing.assert_close(embedding, projections / projections.norm(dim=-1, keepdim=True))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_compiled_multi_crop(groups: int) -> None:
+    """One graph without a break, which leaves output and running statistics as they are uncompiled."""
+    plain = encoder(groups)
+    compiled = copy.deepcopy(plain)
+    torch._dynamo.reset()
+    compiled.compile(backend="eager", fullgraph=True)
+    views = crops(4, 12, 12, 8)
+    made = []
+    for one in (plain, compiled):
+        with use_branch(one, MAIN, 4):
+            made.append(one.multi_crop(views))
+        made[-1].square().sum().backward()
+    assert torch.equal(*made)
+    for name, value in plain.state_dict().items():
+        assert torch.equal(value, compiled.state_dict()[name])
+    for ours, theirs in zip(compiled.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)

@@ -80,7 +80,7 @@ def test_compared_prototype_draws() -> None:
     counts = torch.zeros(50)
     for seed in range(300):
         generator = torch.Generator().manual_seed(seed)
-        compared, targets = compare(own, everyone, 50, 14, generator)
+        compared, targets = compare(own, everyone, 50, 14, torch.randperm(50, generator=generator))
         assert len(compared) == len(set(compared.tolist())) == 14
         assert {3, 7, 12, 19, 40} <= set(compared.tolist())
         assert targets[1] == -100
@@ -105,6 +105,6 @@ def test_compared_prototype_draws() -> None:
 def test_all_compared_prototypes(count: int) -> None:
     """All prototypes are compared if there are no more."""
     own = torch.tensor([4, 0, -100])
-    compared, targets = compare(own, own, count, 14, torch.Generator())
+    compared, targets = compare(own, own, count, 14, torch.randperm(count))
     assert torch.equal(compared, torch.arange(count))
     assert torch.equal(targets, own)

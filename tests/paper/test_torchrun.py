@@ -118,6 +118,18 @@ def test_passed_signal(stub: Any, tmp_path: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) == handler
 
 
+def test_linear_evaluation(stub: Any) -> None:
+    """The result is what the command writes."""
+    stub(
+        "import json, pathlib, sys\n"
+        "(out,) = [word[6:] for word in sys.argv if word.startswith('--out=')]\n"
+        "pathlib.Path(out).write_text(json.dumps(sys.argv))"
+    )
+    command = torchrun.evaluate_linear("run", {"data": "digits", "epochs": 3}, 2)
+    assert command[command.index("evaluate") :][:3] == ["evaluate", "linear", "run"]
+    assert {"--data=digits", "--epochs=3"} < set(command)
+
+
 def processes_of(folder: Path) -> list[int]:
     """The processes whose command names a folder."""
     found = []

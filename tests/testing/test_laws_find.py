@@ -48,6 +48,22 @@ def remembered_by_itself(real: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
+def read_by_the_host(real: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(self: BYOL, embedding: Any, labels: Any) -> Any:
+        return real(self, embedding, labels) * (1 + 0 * int(embedding.detach().sum()))
+
+    return loss
+
+
+def drawn_on_the_host(real: Callable[..., Any]) -> Callable[..., Any]:
+    def made(self: CutMix, source: Example, stream: Any) -> Example:
+        mixed = real(self, source, stream)
+        down = int(torch.randint(12, (), generator=stream.generator()))
+        return replace(mixed, crops=tuple(crop.roll(down, 2) for crop in mixed.crops))
+
+    return made
+
+
 def of_this_process(real: Callable[..., Any]) -> Callable[..., Any]:
     from hexa.runtime import processes
 
@@ -84,6 +100,9 @@ def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
         ),
         ("loss_is_pure", BYOL, "loss", impure, "`loss` changed `encoder"),
         ("losses_follow_their_images", BYOL, "loss", misordered, "losses of reordered images"),
+        ("step_is_static", BYOL, "loss", remembered_by_itself, "two steps differ"),
+        ("step_is_static", BYOL, "loss", read_by_the_host, "the host waits"),
+        ("step_is_static", CutMix, "__call__", drawn_on_the_host, "two steps differ"),
         ("a_resumed_method_goes_on", BYOL, "loss", remembered_by_itself, "after a checkpoint"),
         (
             "two_processes_equal_one",

@@ -73,10 +73,27 @@ def recipes(given: Given, extra: Fields) -> None:
             text = f"{label}: {row[label]}"
             # outside a terminal one line each, for grep
             console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
+        if row["name"] == given.words:
+            console.print(f"  memory per GPU, estimated: {_memory(row)}")
     console.print("\nEvery recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
     for name, text in listed.modifiers.items():
         console.print(f"  +{name}: {text}")
     console.print("\n`hexa pretrain RECIPE --help` lists the fields of a recipe.")
+
+
+def _memory(row: dict[str, Any]) -> str:
+    """The memory of a recipe's training, on eight GPUs if its command is for several."""
+    import torch
+
+    from hexa.measure.activations import memory_of
+    from hexa.recipes import get
+
+    experiment = get(row["name"])
+    gpus = 8 if "torchrun" in row["command"] else 1
+    images = experiment.batch_size // gpus
+    bf16, fp32 = (memory_of(experiment, images, d) / 1e9 for d in (torch.bfloat16, torch.float32))
+    each = f"{images} images on each of {gpus} GPUs" if gpus > 1 else f"{images} images"
+    return f"{bf16:.3g} GB in bf16, {fp32:.3g} GB in fp32 ({each})"
 
 
 @command(

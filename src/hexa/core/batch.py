@@ -76,12 +76,14 @@ class Branch:
     adversarial views).
     training: normalise with batch statistics; otherwise with running statistics.
     update: let this pass update the running statistics; extra passes of an attack must not.
+    learns: compute the gradients of scale and shift; attacks need the gradient of the crops alone.
     part, parts: this pass sees micro-batch `part` of `parts`, with batch statistics of its own.
     """
 
     name: str = "main"
     training: bool = True
     update: bool = True
+    learns: bool = True
     part: int = 0
     parts: int = 1
 

@@ -66,7 +66,7 @@ class Score:
         The pass changes neither the gradients of parameters nor running statistics.
         """
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
-        still = replace(branch, update=False)
+        still = replace(branch, update=False, learns=False)
         with torch.enable_grad():
             if self.accumulate == 1:
                 loss = self(replace(example, crops=crops, branch=still)).mean()

@@ -24,6 +24,8 @@ class HardExample(Config):
 
     #: True if a view combines two images and both pseudo-labels.
     mixes: ClassVar[bool] = False
+    #: True if all steps call torch in the same way; see `Method.is_static`.
+    is_static: ClassVar[bool] = False
 
     kind: str
     weight: NonNegativeFloat = 1.0

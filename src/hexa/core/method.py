@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Protocol, Self, cast, runtime_checkable
 
@@ -224,6 +224,10 @@ class Method(nn.Module, ABC, Generic[Labels]):
     loss_per_image: bool = False
     #: True if the method only passes crops through `encoder`, so that activations may be cached.
     embeds_plainly: bool = False
+    #: True if all steps of one `phase` call torch in the same way, so that a GPU can replay one of
+    #: them (`training.graph`); the law `step_is_static` tests it. Whatever differs between steps
+    #: must come from the batch, or from `ops.draws.drawn` or `of_step`.
+    is_static: ClassVar[bool] = False
     #: Allowed number of views: (least, most, reason); the config's `views_needed`.
     num_views: tuple[int, int | None, str] = MethodConfig.num_views
 
@@ -295,6 +299,11 @@ class Method(nn.Module, ABC, Generic[Labels]):
         `embedding` is the detached clean embedding of the first images of the batch (all, unless a
         `fraction` is set).
         """
+
+    def phase(self, step: int) -> Hashable:
+        """Return what distinguishes step `step` from others, such as frozen prototypes; see
+        `is_static`."""
+        return None
 
     def open_branch(self, branch: str) -> None:
         """Initialise an additional batch-norm branch with a copy of the main one.

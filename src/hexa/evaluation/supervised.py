@@ -69,14 +69,9 @@ class AugmentedImages:
         self._keeps_rest = self.loader.resident and rest >= max(1, smallest)
         self.steps = self.loader.steps_per_epoch + self._keeps_rest
         self.notes: list[str] = []
-        if batch_size > len(source):
-            self.notes.append(
-                f"batch_size {batch_size} exceeds the {len(source)} labelled images: all are one batch"
-            )
-        if min(batch_size, len(source)) % world:
-            self.notes.append(
-                f"{self.batch_size} images are a batch, a multiple of {world} processes"
-            )
+        if self.batch_size != batch_size:
+            fits = f"at most the {len(source)} labelled images, a multiple of the processes"
+            self.notes.append(f"batch_size {batch_size} became {self.batch_size}: {fits}")
         if rest and not self._keeps_rest:
             self.notes.append(
                 f"each epoch leaves out {rest} images, different ones every time, to keep batches whole"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import pydantic
 import torch
@@ -36,6 +36,8 @@ class Adversarial(HardExample):
     The default is the published attack: 1 step, ε = η = 1/255. N-FGSM (de Jorge et al., NeurIPS
     2022, algorithm 1) is x + n + ε·sign ∂L/∂x(x + n) with noise n uniform in [−2ε, 2ε].
     """
+
+    is_static: ClassVar = True
 
     kind: Literal["adversarial"] = "adversarial"
     norm: Literal["linf", "l2"] = "linf"
@@ -137,9 +139,14 @@ class Adversarial(HardExample):
         """Return ε, or one ε per image [B, 1, 1, 1] for all its crops; not yet scaled to pixels."""
         if not isinstance(self.epsilon, tuple):
             return self.epsilon
-        choice = draws.integers(len(crop), len(self.epsilon), stream.child("epsilon"))
-        radii = torch.tensor(self.epsilon, dtype=crop.dtype)[choice]
-        return radii.view(-1, 1, 1, 1).to(crop.device, non_blocking=True)
+        count = len(crop)
+        dtype = crop.dtype
+
+        def draw(own: Stream) -> Tensor:
+            radii = torch.tensor(self.epsilon, dtype=dtype)
+            return radii[draws.integers(count, len(radii), own)].view(-1, 1, 1, 1)
+
+        return draws.drawn(draw, stream.child("epsilon"), crop.device)
 
     def _scale(self, crop: Tensor) -> float:
         """Return the pixel value, in [0, 1], of one unit of ε and η for crops [B, 3, S, S]."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -25,6 +26,7 @@ class CutMix(HardExample):
     """
 
     mixes: ClassVar = True
+    is_static: ClassVar = True
 
     kind: Literal["cutmix"] = "cutmix"
     alpha: PositiveFloat = 5.0
@@ -48,14 +50,16 @@ class CutMix(HardExample):
     def __call__(self, source: Example, stream: Stream) -> Example:
         device = source.crops[0].device
         count = len(source)
-        permutation = draws.partners(count, stream).to(device, non_blocking=True)
+        permutation = draws.drawn(partial(draws.partners, count), stream, device)
         views = []
         shares = []
         for number, crop in enumerate(source.crops):
-            boxes = self.boxes(count, crop.shape[-1], stream.child("box", number))
+            size = crop.shape[-1]
+            draw = partial(self.boxes, count, size)
+            boxes = draws.drawn(draw, stream.child("box", number), device)
             views.append(paste(crop.detach(), permutation, boxes))
-            shares.append(kept_share(boxes, crop.shape[-1]).expand(count))
-        kept = torch.stack(shares).to(device, non_blocking=True)  # [V, B]
+            shares.append(kept_share(boxes, size).expand(count))
+        kept = torch.stack(shares)  # [V, B]
         return source.mixed(tuple(views), permutation, kept, self.branch, self.update_statistics)
 
     def boxes(self, count: int, size: int, stream: Stream) -> torch.Tensor:

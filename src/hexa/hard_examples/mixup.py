@@ -3,6 +3,7 @@ weight."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -25,6 +26,7 @@ class Mixup(HardExample):
     """
 
     mixes: ClassVar = True
+    is_static: ClassVar = True
 
     kind: Literal["mixup"] = "mixup"
     alpha: PositiveFloat = 1.0
@@ -44,12 +46,12 @@ class Mixup(HardExample):
     ) -> Example:
         device = source.crops[0].device
         count = len(source)
-        permutation = draws.partners(count, stream).to(device, non_blocking=True)
+        permutation = draws.drawn(partial(draws.partners, count), stream, device)
         views = []
         shares = []
         for number, crop in enumerate(source.crops):
-            drawn = self._shares(count, stream.child("share", number))
-            share = drawn.float().to(device, non_blocking=True)
+            draw = partial(self._shares, count)
+            share = draws.drawn(draw, stream.child("share", number), device)
             shares.append(share)
             image = crop.detach()
             weight = share.to(crop.dtype).view(-1, 1, 1, 1)
@@ -64,6 +66,7 @@ class Mixup(HardExample):
     ) -> torch.Tensor:
         """Return λ of each image of this process, [count], by its position in the global batch."""
         if not self.per_sample:
-            return draw_beta(self.alpha, self.alpha, 1, stream.generator()).expand(count)
+            return draw_beta(self.alpha, self.alpha, 1, stream.generator()).float().expand(count)
         first = processes.rank() * count
-        return draw_beta(self.alpha, self.alpha, first + count, stream.generator())[first:]
+        every = draw_beta(self.alpha, self.alpha, first + count, stream.generator())
+        return every[first:].float()

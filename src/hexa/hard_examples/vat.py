@@ -4,7 +4,7 @@ without labels."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
@@ -29,6 +29,8 @@ class VAT(HardExample):
     The default is one power iteration and a perturbation with root mean square 1/255. Costs one
     forward pass, one input-gradient pass per iteration, and one full pass; no gradient is shared.
     """
+
+    is_static: ClassVar = True
 
     kind: Literal["vat"] = "vat"
     epsilon: NonNegativeFloat = 1.0
@@ -55,7 +57,7 @@ class VAT(HardExample):
         source: Example,
         stream: Stream,
     ) -> Example:
-        through = replace(Branch.of(self.generation), update=False)
+        through = replace(Branch.of(self.generation), update=False, learns=False)
         clean = tuple(crop.detach() for crop in source.crops)
         still = None
         if self.measure == "cosine":

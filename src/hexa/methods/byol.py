@@ -15,6 +15,7 @@ from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head
 from hexa.nn.momentum import cosine_momentum, follow
+from hexa.ops.draws import of_step
 
 
 class BYOLConfig(EncoderConfig):
@@ -59,6 +60,7 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
     through the networks one after another, as published.
     """
 
+    is_static = True
     encoder: Encoder
 
     loss_per_image = True
@@ -117,5 +119,7 @@ class BYOL(Method[ViewTargets], config=BYOLConfig):
         embedding: Tensor,
         labels: ViewTargets,
     ) -> None:
-        momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
-        follow(self.target, self.encoder, momentum)
+        def momentum(step: int) -> float:
+            return cosine_momentum(self.config.momentum, step, self.total_steps)
+
+        follow(self.target, self.encoder, of_step(momentum, batch.step, batch.crops[0].device))

@@ -123,6 +123,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
     first epoch one pass fills the bank. The bank holds clean embeddings only (D34).
     """
 
+    is_static = True
     loss_per_image = True
 
     def __init__(
@@ -151,9 +152,13 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         embedding: Tensor | None,
     ) -> ClusterLabels:
         clusters = self.clusters[:, batch.index].long() if batch.known else self._nearest(embedding)
+        dtype = batch.crops[0].dtype
+        return ClusterLabels(clusters, weights(clusters[0], dtype), self.phase(batch.step))
+
+    def phase(self, step: int) -> bool:
+        """Return whether the prototypes are frozen."""
         steps = self.config.freeze_prototypes_steps
-        frozen = steps is None or batch.step < steps
-        return ClusterLabels(clusters, weights(clusters[0], batch.crops[0].dtype), frozen)
+        return steps is None or step < steps
 
     def _nearest(self, embedding: Tensor | None) -> Tensor:
         """Return the nearest clusters of images that are not in the bank, [H, B]."""

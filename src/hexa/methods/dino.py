@@ -19,6 +19,7 @@ from hexa.core.batch import MAIN, Index
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder
 from hexa.nn.momentum import cosine_momentum, follow, twin_of
+from hexa.ops.draws import of_step
 from hexa.ops.swapped import swapped_prediction, targets_of_others
 from hexa.runtime import processes
 
@@ -87,6 +88,7 @@ class DINO(Method[SoftClasses], config=DINOConfig):
     batch-norm (a ViT) has one branch for all examples.
     """
 
+    is_static = True
     loss_per_image = True
 
     def __init__(self, config: DINOConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -114,9 +116,13 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         rows = self.teacher.embed(batch.crops[: self.config.teacher_crops], MAIN)
         scores = _cosines(rows, self.teacher_prototypes.weight)
         centred = scores - self.center.to(scores.dtype)
-        classes = F.softmax(centred / self._teacher_temperature(batch.step), -1)
-        frozen = batch.step < self.config.freeze_prototypes_epochs * self.steps_per_epoch
-        return SoftClasses(classes, scores.mean((0, 1)), frozen)
+        temperature = of_step(self._teacher_temperature, batch.step, scores.device)
+        classes = F.softmax(centred / temperature, -1)
+        return SoftClasses(classes, scores.mean((0, 1)), self.phase(batch.step))
+
+    def phase(self, step: int) -> bool:
+        """Return whether the last layer is frozen."""
+        return step < self.config.freeze_prototypes_epochs * self.steps_per_epoch
 
     def _teacher_temperature(self, step: int) -> float:
         end = self.config.teacher_temperature
@@ -140,7 +146,10 @@ class DINO(Method[SoftClasses], config=DINOConfig):
         return _cosines(embedding, self.prototypes.weight).argmax(-1) == targets.argmax(-1)
 
     def commit(self, batch: Batch, embedding: Tensor, labels: SoftClasses) -> None:
-        momentum = cosine_momentum(self.config.momentum, batch.step, self.total_steps)
+        def at(step: int) -> float:
+            return cosine_momentum(self.config.momentum, step, self.total_steps)
+
+        momentum = of_step(at, batch.step, self.center.device)
         follow(self.teacher, self.student, momentum)
         follow(self.teacher_prototypes, self.prototypes, momentum)
         center = processes.all_reduce_sum(labels.center.clone()) / processes.world_size()

@@ -136,6 +136,7 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
     statistics and nothing is shuffled.
     """
 
+    is_static = True
     loss_per_image = True
 
     def __init__(self, config: MoCoConfig, backbone: nn.Module, setting: Setting) -> None:

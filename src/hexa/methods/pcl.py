@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, ClassVar, Literal
 
 import pydantic
@@ -17,10 +18,12 @@ from hexa.methods.deepcluster import cluster, weights
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import tried
 from hexa.nn.encoder import unit
+from hexa.ops.draws import drawn
 from hexa.ops.kmeans import UNASSIGNED, memory_note
 from hexa.ops.partitions import health
 from hexa.ops.proto_nce import compare, concentrations, proto_nce
 from hexa.runtime import processes
+from hexa.runtime.random import Stream
 
 #: Fields in which PCL's MoCo differs from MoCo-v2.
 _CONTRAST = {"queue_size": 16384}
@@ -110,6 +113,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     is None.
     """
 
+    is_static = True
     loss_per_image = True
 
     def __init__(self, config: PCLConfig, backbone: nn.Module, setting: Setting) -> None:
@@ -144,18 +148,23 @@ class PCL(Method[PCLLabels], config=PCLConfig):
             own = torch.stack([(keys @ part.T).argmax(1) for part in parts])
         weight = weights(own[0], batch.crops[0].dtype)
         # comparing steps needs no synchronisation with the device
-        if batch.step < self.first_step:
+        if self.phase(batch.step):
             return PCLLabels(contrast, (), own[:0], weight)
         everyone = processes.all_gather(own.T.contiguous()).T
         compared = []
         targets = []
         for number, count in enumerate(self.config.num_clusters):
-            generator = batch.stream.child("negative prototypes", number).generator(own.device)
+            stream = batch.stream.child("negative prototypes", number)
+            order = drawn(partial(_permutation, count, own.device), stream, own.device)
             most = self.num_compared
-            chosen, places = compare(own[number], everyone[number], count, most, generator)
+            chosen, places = compare(own[number], everyone[number], count, most, order)
             compared.append(chosen)
             targets.append(places)
         return PCLLabels(contrast, tuple(compared), torch.stack(targets), weight)
+
+    def phase(self, step: int) -> bool:
+        """Return whether the step is in the warm-up."""
+        return step < self.first_step
 
     def loss(self, embedding: Tensor, labels: PCLLabels) -> Tensor:
         instance = self.contrast.loss(embedding, labels.contrast)
@@ -223,3 +232,8 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         self.centroids.copy_(torch.cat([one.centroids for one in found]))
         self.concentrations.copy_(torch.cat(temperatures))
         return health(self.clusters, before, counts, data.labels)
+
+
+def _permutation(count: int, device: torch.device, stream: Stream) -> Tensor:
+    """Draw a permutation on the device."""
+    return torch.randperm(count, generator=stream.generator(device), device=device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
@@ -75,6 +76,7 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
     usually show different turns, each with its share of the pseudo-label.
     """
 
+    is_static = True
     encoder: Encoder
 
     def __init__(
@@ -91,9 +93,10 @@ class Rotation(ClassifiesDraws, config=RotationConfig):
     def _turns(self, batch: Batch) -> Tensor:
         """Return the quarter turns [4, B] of the crops: a first one drawn per image, then the next
         three."""
-        first = draws.integers(len(batch), 4, batch.stream.child("first turn"))
-        turns = (first + torch.arange(4)[:, None]) % 4
-        return turns.to(batch.crops[0].device, non_blocking=True)
+        device = batch.crops[0].device
+        draw = partial(draws.integers, len(batch), 4)
+        first = draws.drawn(draw, batch.stream.child("first turn"), device)
+        return (first + torch.arange(4, device=device)[:, None]) % 4
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         crop = batch.crops[0]

@@ -83,7 +83,9 @@ class SimCLR(Method[SimCLRLabels], config=SimCLRConfig):
     """
 
     encoder: Encoder
-    labels_from_embedding = embeds_plainly = True
+    labels_from_embedding = True
+    embeds_plainly = True
+    is_static = True
 
     def __init__(
         self,

@@ -60,6 +60,7 @@ class SimSiam(Method[ViewTargets], config=SimSiamConfig):
     """
 
     labels_from_embedding = True
+    is_static = True
     encoder: Encoder
 
     def __init__(

@@ -19,6 +19,7 @@ from hexa.core.batch import Index
 from hexa.core.method import check_queue
 from hexa.nn.backbones import num_features
 from hexa.nn.encoder import Encoder, normalized_head
+from hexa.ops.draws import of_step
 from hexa.ops.sinkhorn import sinkhorn
 from hexa.ops.swapped import swapped_prediction, targets_of_others
 from hexa.runtime import processes
@@ -88,6 +89,7 @@ class SwAV(Method[Codes], config=SwAVConfig):
     """
 
     labels_from_embedding = True
+    is_static = True
 
     def __init__(self, config: SwAVConfig, backbone: nn.Module, setting: Setting) -> None:
         super().__init__()
@@ -107,17 +109,23 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def pseudo_labels(self, batch: Batch, embedding: Tensor | None) -> Codes:
         assert embedding is not None, "codes are made of the clean embedding"
         config = self.config
+        frozen, _, uses_queue = self.phase(batch.step)
         codes = []
         for place, crop in enumerate(config.crops_for_assign):
             # every process balances the codes of all: one collective instead of one per sum
             rows = processes.all_gather(embedding[crop])
-            if self.queue.shape[1] and batch.step >= self.queue_full:
+            if self.queue.shape[1] and uses_queue:
                 rows = torch.cat([rows, self.queue[place].to(rows.dtype)])
             with torch.autocast(rows.device.type, enabled=False):
                 scores = rows @ self.prototypes.weight.detach().T
             found = sinkhorn(scores, config.epsilon, config.sinkhorn_iterations)
             codes.append(found[batch.rows])
-        return Codes(torch.stack(codes), batch.step < config.freeze_prototypes_steps)
+        return Codes(torch.stack(codes), frozen)
+
+    def phase(self, step: int) -> tuple[bool, bool, bool]:
+        """Return whether the prototypes are frozen, the queue is filled, and the queue is used."""
+        frozen = step < self.config.freeze_prototypes_steps
+        return frozen, step >= self.queue_start, step >= self.queue_full
 
     def loss(self, embedding: Tensor, labels: Codes) -> Tensor:
         scores = self._cosines(embedding, labels) / self.config.temperature
@@ -136,14 +144,20 @@ class SwAV(Method[Codes], config=SwAVConfig):
     def commit(self, batch: Batch, embedding: Tensor, labels: Codes) -> None:
         self._normalize_prototypes()
         length = self.queue.shape[1]
-        if length and batch.step >= self.queue_start:
+        if length and self.phase(batch.step)[1]:
             crops = self.config.crops_for_assign
             rows = torch.stack([processes.all_gather(embedding[crop]) for crop in crops])
             count = rows.shape[1]
             check_queue(length, count)
+
+            def begin(step: int) -> int:
+                return (step - self.queue_start) * count % length
+
             # overwrite the oldest rows; their order does not matter
-            begin = (batch.step - self.queue_start) * count % length
-            self.queue[:, begin : begin + count] = rows.to(self.queue.dtype)
+            device = rows.device
+            first = of_step(begin, batch.step, device, torch.long)
+            places = first + torch.arange(count, device=device)
+            self.queue.index_copy_(1, places, rows.to(self.queue.dtype))
 
     @torch.no_grad()
     def _normalize_prototypes(self) -> None:

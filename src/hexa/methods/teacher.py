@@ -122,6 +122,7 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
     teacher, so a resumed run keeps it.
     """
 
+    is_static = True
     encoder: Encoder
 
     loss_per_image = True

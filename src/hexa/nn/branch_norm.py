@@ -3,11 +3,12 @@ F5)."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -29,8 +30,25 @@ def groups_here(groups: int) -> int:
 def run_sizes(images: int, groups: int) -> list[int]:
     """Return the number of images in each of `groups` runs; if there is a remainder, the first runs
     have one more."""
-    least, more = divmod(images, groups)
+    least = images // groups  # torch.compile does not support divmod
+    more = images - groups * least
     return [least + 1] * more + [least] * (groups - more)
+
+
+class _Seen(NamedTuple):
+    """The batch statistics of a batch-norm in one pass."""
+
+    chosen: Any
+    """Holds the running statistics."""
+    momentum: float
+    mean: Any = None
+    """Tensor: mean of each group, [G, C]; None if the running statistics are up to date."""
+    spread: Any = None
+    """Tensor: unbiased variance of each group, [G, C]; if `counts` is given, 1 / √(Var[x] + eps) with the
+    biased variance."""
+    counts: tuple[int, ...] = ()
+    """Number of values per channel in each group."""
+    eps: float = 0.0
 
 
 @dataclass
@@ -41,11 +59,70 @@ class Switch:
     apart: True if processes have different groups, so that running statistics must be averaged.
     images: number of images in a pass, each with the same number of rows; 0 if each row is an
     image.
+    seen: batch statistics for the update of the running ones at the end of the pass; None outside
+    of `use_branch`.
+    kept: batch-norms with fixed statistics.
     """
 
     apart: bool
     branch: Branch = MAIN
     images: int = 0
+    seen: list[_Seen] | None = None
+    kept: list[BranchBatchNorm] = field(default_factory=list)
+
+    @torch.no_grad()
+    def prepare_scales(self) -> None:
+        """Compute the scales of all batch-norms with fixed statistics at once, for a pass on a GPU."""
+        if self.kept and self.kept[0].weight.is_cuda and self.branch.training:
+            sets = [norm.chosen(self.branch) for norm in self.kept]
+            spread = torch._foreach_add([s.running_var for s in sets], [n.eps for n in self.kept])
+            torch._foreach_rsqrt_(spread)
+            scales = torch._foreach_mul(spread, [s.weight for s in sets])
+            for norm, scale in zip(self.kept, scales, strict=True):
+                norm._scale = scale
+
+
+@torch.no_grad()
+def _follow(seen: list[_Seen]) -> None:
+    """Update the running statistics and the counters of passes."""
+    turns = defaultdict[int, list[_Seen]](list)
+    times = Counter[int]()
+    for one in seen:
+        place = id(one.chosen)
+        # a batch-norm that is used twice in a pass is updated twice, one after the other
+        turns[times[place]].append(one)
+        times[place] += 1
+    for together in turns.values():
+        _follow_at_once(together)
+
+
+def _follow_at_once(seen: list[_Seen]) -> None:
+    """r ← r + momentum · (mean over groups − r) for different batch-norms, in few calls of torch."""
+    torch._foreach_add_([one.chosen.num_batches_tracked for one in seen], 1)
+    alike = defaultdict[Any, list[_Seen]](list)
+    for one in seen:
+        if one.mean is not None:
+            alike[one.momentum, len(one.mean), one.mean.dtype, not one.counts].append(one)
+    for (momentum, *_), together in alike.items():
+        widths = [one.chosen.running_mean.numel() for one in together]
+        means = [one.mean for one in together]
+        for name, values in (("running_mean", means), ("running_var", _variances(together))):
+            running = [getattr(one.chosen, name) for one in together]
+            found = torch.cat(values, 1).mean(0).to(running[0].dtype)  # [G, ΣC] -> [ΣC]
+            torch._foreach_lerp_(running, torch.split(found, widths), momentum)
+
+
+def _variances(seen: list[_Seen]) -> list[Tensor] | tuple[Tensor, ...]:
+    """Return the unbiased variance of each group, [G, C], for batch-norms with the same kind of
+    spread."""
+    spreads = [one.spread for one in seen]
+    if not seen[0].counts:
+        return spreads
+    found = torch._foreach_pow(spreads, -2)
+    torch._foreach_sub_(found, [one.eps for one in seen])
+    groups = [group for variances in found for group in variances]
+    torch._foreach_mul_(groups, [n / (n - 1) for one in seen for n in one.counts])
+    return found
 
 
 class BranchBatchNorm(nn.Module):
@@ -66,6 +143,8 @@ class BranchBatchNorm(nn.Module):
 
     kept: bool = False
     """Normalise with fixed running statistics, also in training (`keep_statistics`)."""
+    _scale: Tensor | None = None
+    """weight / √(Var[x] + eps) in the current pass, if the statistics are fixed."""
 
     def __init__(
         self, plain: _BatchNorm, branches: Iterable[str], groups: int, switch: Switch
@@ -92,51 +171,66 @@ class BranchBatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         branch = self.switch.branch
-        chosen: Any = self if branch.name == "main" else getattr(self, branch.name)
-        groups = max(1, self.groups // branch.parts)
-        momentum = branch.momentum(self.momentum)
+        chosen = self.chosen(branch)
+        weight = chosen.weight if branch.learns else chosen.weight.detach()
+        bias = chosen.bias if branch.learns else chosen.bias.detach()
         if self.kept or not (self.training and branch.training):
-            y = _fixed(
-                x, chosen.running_mean, chosen.running_var, chosen.weight, chosen.bias, self.eps
-            )
-        elif self.part > 1 or (groups > 1 and len(x) > 1):
-            y, mean, var = (
-                self._synchronized(x, chosen) if self.part > 1 else self._grouped(x, chosen, groups)
-            )
-            if branch.update:
-                chosen.num_batches_tracked.add_(1)
-                chosen.running_mean.lerp_(mean.to(chosen.running_mean.dtype), momentum)
-                chosen.running_var.lerp_(var.to(chosen.running_var.dtype), momentum)
-        elif branch.update:
-            chosen.num_batches_tracked.add_(1)
             mean = chosen.running_mean
             var = chosen.running_var
-            y = F.batch_norm(x, mean, var, chosen.weight, chosen.bias, True, momentum, self.eps)
+            return self._acted(_fixed(x, mean, var, weight, bias, self.eps, self._scale))
+        groups = max(1, self.groups // branch.parts)
+        momentum = branch.momentum(self.momentum)
+        seen = _Seen(chosen, momentum)
+        if self.part > 1:
+            y, mean, var = self._synchronized(x, weight, bias)
+            seen = _Seen(chosen, momentum, mean, var)
+        elif groups > 1 and len(x) > 1:
+            rows = self._rows(x, groups)
+            y, mean, invstd = self._grouped(x, weight, bias, rows)
+            counts = tuple(number * x[0, 0].numel() for number in rows)
+            seen = _Seen(chosen, momentum, mean, invstd, counts, self.eps)
+        elif branch.update:
+            mean = chosen.running_mean
+            var = chosen.running_var
+            y = F.batch_norm(x, mean, var, weight, bias, True, momentum, self.eps)
         else:
-            y = F.batch_norm(x, None, None, chosen.weight, chosen.bias, True, 0.0, self.eps)
+            y = F.batch_norm(x, None, None, weight, bias, True, 0.0, self.eps)
+        pending = self.switch.seen
+        if branch.update and pending is not None:
+            pending.append(seen)
+        elif branch.update:
+            _follow([seen])
+        return self._acted(y)
+
+    def chosen(self, branch: Branch) -> Any:
+        """Return the module that holds the values of this branch."""
+        return self if branch.name == "main" else getattr(self, branch.name)
+
+    def _acted(self, y: Tensor) -> Tensor:
+        """Apply dropout and activation, which timm fuses with the normalisation."""
         if self.drop is not None:
             y = self.drop(y)
         return y if self.act is None else self.act(y)
 
-    def _grouped(self, x: Tensor, chosen: Any, groups: int) -> tuple[Tensor, ...]:
-        """Normalise each group separately; return y, and the mean and variance for the running
-        statistics.
-
-        Groups have at least two rows, and all rows of their images.
-        """
+    def _rows(self, x: Tensor, groups: int) -> list[int]:
+        """Return the number of rows of each group: at least two, and all rows of its images."""
         images = self.switch.images or len(x)
-        rows = [
-            len(x) // images * size for size in run_sizes(images, min(groups, images, len(x) // 2))
-        ]
-        together = x.is_cuda and rows[0] == rows[-1]
-        return _GroupedNorm.apply(x, chosen.weight, chosen.bias, rows, self.eps, together)  # type: ignore[no-any-return]
+        sizes = run_sizes(images, min(groups, images, len(x) // 2))
+        return [len(x) // images * size for size in sizes]
 
-    def _synchronized(self, x: Tensor, chosen: Any) -> tuple[Tensor, ...]:
+    def _grouped(
+        self, x: Tensor, weight: Tensor, bias: Tensor, rows: list[int]
+    ) -> tuple[Tensor, ...]:
+        """Normalise each group separately; return y, and mean and 1 / √(Var[x] + eps) per group."""
+        together = x.is_cuda and rows[0] == rows[-1]
+        return _GroupedNorm.apply(x, weight, bias, rows, self.eps, together)  # type: ignore[no-any-return]
+
+    def _synchronized(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
         """Normalise the images of several processes together; return y, and the mean and variance
         for the running statistics."""
         if torch.compiler.is_compiling():
             torch._dynamo.graph_break()  # compiled graphs cannot contain collectives
-        return SynchronizedNorm.apply(x, chosen.weight, chosen.bias, self.eps, self.part)  # type: ignore[no-any-return]
+        return SynchronizedNorm.apply(x, weight, bias, self.eps, self.part)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def copy_main(self, branch: str) -> None:
@@ -148,11 +242,17 @@ class BranchBatchNorm(nn.Module):
 
 
 def _fixed(
-    x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    eps: float,
+    scale: Tensor | None = None,
 ) -> Tensor:
-    """Batch-norm with the given mean and variance."""
+    """Batch-norm with the given mean and variance. scale: weight / √(var + eps), if it is known."""
     if x.is_cuda and torch.is_grad_enabled():
-        return _FixedNorm.apply(x, mean, var, weight, bias, eps)  # type: ignore[no-any-return]
+        return _FixedNorm.apply(x, mean, var, weight, bias, eps, scale)  # type: ignore[no-any-return]
     return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
 
@@ -165,10 +265,18 @@ class _FixedNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, mean: Tensor, var: Tensor, weight: Tensor, bias: Tensor, eps: float
+        ctx: Any,
+        x: Tensor,
+        mean: Tensor,
+        var: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        eps: float,
+        scale: Tensor | None,
     ) -> Tensor:
         ctx.save_for_backward(x, mean, var, weight)
         ctx.eps = eps
+        ctx.scale = scale
         return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
 
     @staticmethod
@@ -178,9 +286,11 @@ class _FixedNorm(torch.autograd.Function):
         dx = None
         dweight = None
         dbias = None
-        invstd = (var + ctx.eps).rsqrt()
         if ctx.needs_input_grad[0]:
-            scale = (weight * invstd).view(-1, *[1] * (x.ndim - 2))
+            scale = ctx.scale
+            if scale is None:
+                scale = weight * (var + ctx.eps).rsqrt()
+            scale = scale.view(-1, *[1] * (x.ndim - 2))
             # out= does not support second derivatives
             dx = (
                 (dy * scale).to(x.dtype)
@@ -189,20 +299,19 @@ class _FixedNorm(torch.autograd.Function):
             )
         if any(wanted := [bool(w) for w in ctx.needs_input_grad[3:5]]):
             _, dweight, dbias = torch.ops.aten.native_batch_norm_backward(
-                dy, x, weight, mean, var, mean, invstd, False, ctx.eps, [False, *wanted]
+                dy, x, weight, mean, var, None, None, False, ctx.eps, [False, *wanted]
             )
-        return dx, None, None, dweight, dbias, None
+        return dx, None, None, dweight, dbias, None, None
 
 
 class _GroupedNorm(torch.autograd.Function):
     """Batch-norm of runs of consecutive images, written into one output, so that channels_last is
     kept.
 
-    together: if all runs have one size, concatenate them along the channels and normalise them at
-    once. This costs two copies in each direction, but launches a few large kernels instead of
-    several small ones per run, which is faster on a GPU.
-    Returns y, and the means over groups of the batch mean and of the unbiased batch variance (for
-    running statistics).
+    together: copy the channels of runs of equal size next to each other and normalise all runs at
+    once. This costs two copies in each direction, but a GPU then launches a few large kernels
+    instead of several small ones per run.
+    Returns y, and mean and 1 / √(Var[x] + eps) of each group, [G, C] (for running statistics).
     """
 
     @staticmethod
@@ -218,7 +327,6 @@ class _GroupedNorm(torch.autograd.Function):
         if not x.is_contiguous() and not x.is_contiguous(memory_format=torch.channels_last):
             x = x.contiguous()  # for other layouts torch's out= does not write the mean
         y = torch.empty_like(x)
-        counts = [n * x[0, 0].numel() for n in rows]
         ctx.rows = rows
         ctx.eps = eps
         ctx.together = together
@@ -239,18 +347,10 @@ class _GroupedNorm(torch.autograd.Function):
                 _ = torch.native_batch_norm(
                     part, weight, bias, None, None, True, 0.0, eps, out=tuple(out)
                 )
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, mean, invstd)
-        var = invstd.pow(-2) - eps
-        if counts[0] == counts[-1]:  # a Python number needs no copy to the device
-            var = var * (counts[0] / (counts[0] - 1))
-        else:
-            var = var * torch.tensor(
-                [[n / (n - 1)] for n in counts], dtype=var.dtype, device=var.device
-            )
-        mean_of_means = mean.mean(0)
-        mean_of_vars = var.mean(0)
-        ctx.mark_non_differentiable(mean_of_means, mean_of_vars)
-        return y, mean_of_means, mean_of_vars
+        ctx.mark_non_differentiable(mean, invstd)
+        return y, mean, invstd
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -346,6 +446,7 @@ def keep_statistics(network: nn.Module) -> None:
     for module in network.modules():
         if isinstance(module, BranchBatchNorm):
             module.kept = True
+            module.switch.kept.append(module)
 
 
 @contextmanager
@@ -361,15 +462,20 @@ def use_branch(network: nn.Module, branch: Branch = MAIN, images: int = 0) -> It
     if switch is None:
         yield
         return
-    before = switch.branch, switch.images
+    before = switch.branch, switch.images, switch.seen
     switch.branch = branch
     switch.images = images
+    switch.seen = []
+    switch.prepare_scales()
     try:
         yield
+        _follow(switch.seen)
         if switch.apart and branch.training and branch.update and network.training:
             _average_statistics(network, branch.name)
     finally:
-        switch.branch, switch.images = before
+        switch.branch, switch.images, switch.seen = before
+        for norm in switch.kept:
+            norm._scale = None
 
 
 def _average_statistics(network: nn.Module, branch: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.core import Branch, Setting
+from hexa.nn.activations import with_lean_activations
 from hexa.nn.backbones import check_headless
 from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
 from hexa.nn.momentum import twin_of
@@ -52,6 +53,7 @@ class Encoder(nn.Module):
         normalize = Normalize(setting.mean, setting.std)
         encoder = cls(backbone, head, normalize, groups_here(bn_groups))
         convert(encoder, setting.branches, bn_groups)
+        with_lean_activations(encoder)
         if setting.keep_statistics:  # not in the head: its batch-norms are new
             keep_statistics(encoder.backbone)
         return encoder
@@ -120,9 +122,14 @@ class Encoder(nn.Module):
         count = len(crops)
         batch = len(crops[0])
         sizes = run_sizes(batch, max(1, min(self.groups // micro_batches, batch)))
-        # the backbone sees the crops of one size together
-        alike = itertools.groupby(crops, key=lambda crop: crop.shape[1:])
-        features = [self.features(_by_run(list(same), sizes)) for _, same in alike]
+        # the backbone sees the crops of one size together (torch.compile knows no itertools.groupby)
+        alike = [[crops[0]]]
+        for crop in crops[1:]:
+            if crop.shape[1:] == alike[-1][0].shape[1:]:
+                alike[-1].append(crop)
+            else:
+                alike.append([crop])
+        features = [self.features(_by_run(same, sizes)) for same in alike]
         if len(sizes) == 1:
             rows: Tensor = self.head(torch.cat(features))
             return rows.view(count, batch, -1)

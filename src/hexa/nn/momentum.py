@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from timm.layers import DropPath
@@ -25,17 +25,20 @@ def twin_of(network: Network) -> Network:
 
 
 @torch.no_grad()
-def follow(twin: nn.Module, network: nn.Module, momentum: float) -> None:
+def follow(twin: nn.Module, network: nn.Module, momentum: float | Tensor) -> None:
     """θ′ ← m·θ′ + (1 − m)·θ for every parameter of the twin, matched by name; buffers are not
     changed.
 
-    Parameters that only the network has (further batch-norm sets) are ignored (F4, F14).
+    Parameters that only the network has (further batch-norm sets) are ignored (F4, F14). momentum: a number, or 0-d.
     """
     source = dict(network.named_parameters())
     slow = dict(twin.named_parameters())
-    torch._foreach_lerp_(
-        list[Tensor](slow.values()), [source[name].detach() for name in slow], 1 - momentum
-    )
+    slow_values = list[Tensor](slow.values())
+    fast_values = [source[name].detach() for name in slow]
+    share: Any = 1 - momentum
+    if isinstance(share, Tensor):
+        share = [share.to(slow_values[0].dtype)] * len(slow_values)
+    torch._foreach_lerp_(slow_values, fast_values, share)
 
 
 def cosine_momentum(start: float, step: int, total_steps: int) -> float:

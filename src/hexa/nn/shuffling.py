@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from hexa.ops import draws
 from hexa.runtime import processes
 from hexa.runtime.random import Stream
 
@@ -27,7 +28,13 @@ def in_other_places(
     own = slice(begin, begin + size)
     # every process takes the images at its positions in the permutation
     total = size * processes.world_size()
-    permutation = torch.randperm(total, generator=stream.generator())
+
+    def draw(own: Stream) -> Tensor:
+        return torch.randperm(total, generator=own.generator())
+
+    # several processes look at the permutation on the host
+    alone = processes.world_size() == 1
+    permutation = draws.drawn(draw, stream, crops.device) if alone else draw(stream)
     mine = processes.take_rows(crops, permutation)
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)

@@ -17,12 +17,12 @@ class SynchronizedNorm(torch.autograd.Function):
 
         y = (x − E[x]) / √(Var[x] + eps) · weight + bias
 
-    Returns y, and E[x] and the unbiased Var[x] for running statistics, bit-identical on every
-    process of the part. Statistics are fp32 or better. Processes may have different numbers of
-    images. All must call this in the same order and back-propagate: the input gradient belongs to
-    the sum of all processes' losses, and the gradients of weight and bias are this process's share,
-    as for any other parameter. One collective per direction. The statistics are computed outside of
-    torch's fused kernels, which keep channels_last.
+    Returns y, and E[x] and the unbiased Var[x], [1, C], for running statistics, bit-identical on
+    every process of the part. Statistics are fp32 or better. Processes may have different numbers
+    of images. All must call this in the same order and back-propagate: the input gradient belongs
+    to the sum of all processes' losses, and the gradients of weight and bias are this process's
+    share, as for any other parameter. One collective per direction. The statistics are computed
+    outside of torch's fused kernels, which keep channels_last.
     """
 
     @staticmethod
@@ -48,12 +48,14 @@ class SynchronizedNorm(torch.autograd.Function):
         mean = (share * means).sum(0)
         var = (share * (variances + (means - mean).square())).sum(0)
         y = F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
-        unbiased = var * (total / (total - 1))
+        seen = mean[None]
+        unbiased = (var * (total / (total - 1)))[None]
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(x, weight, mean, var, total)
         ctx.eps = eps
         ctx.part = part
-        ctx.mark_non_differentiable(mean, unbiased)
-        return y, mean, unbiased
+        ctx.mark_non_differentiable(seen, unbiased)
+        return y, seen, unbiased
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:

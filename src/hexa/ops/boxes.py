@@ -53,15 +53,9 @@ def paste(
     """x_cmx = M∘x + (1 − M)∘x[permutation]: copy images [B, 3, S, S] and fill each box from the
     partner.
 
-    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right) on the CPU. The memory
-    format is kept.
+    boxes: [1, 4], one for all images, or [B, 4]; (top, bottom, left, right). The memory format is
+    kept.
     """
-    if len(boxes) == 1:
-        top, bottom, left, right = boxes[0].tolist()
-        box = (..., slice(top, bottom), slice(left, right))
-        mixed = images.clone()
-        mixed[box] = images[box][permutation]
-        return mixed
     return torch.where(_within(boxes, images), images[permutation], images)
 
 
@@ -82,8 +76,8 @@ def cut_out(
 
 
 def _within(boxes: Tensor, images: Tensor) -> Tensor:
-    """Return the pixels of images [B, 3, S, S] that are inside the boxes [B, 4], as bool [B, 1, S,
-    S]."""
+    """Return the pixels of images [B, 3, S, S] that are inside the boxes [B or 1, 4], as bool [B or
+    1, 1, S, S]."""
     boxes = boxes.to(images.device, non_blocking=True)
     top, bottom, left, right = boxes[:, :, None].unbind(1)  # [B, 1] each
     along = torch.arange(images.shape[-1], device=images.device)

@@ -85,7 +85,7 @@ def compare(
     everyone: Tensor,
     num_prototypes: int,
     num_compared: int,
-    generator: torch.Generator,
+    order: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Return the prototypes that a batch is compared with, and the index of each image's positive
     among them.
@@ -95,13 +95,12 @@ def compare(
 
     own: int64 [B], clusters of the images, −100 for none.
     everyone: [W·B], clusters of all processes' images, with at most `num_compared` distinct values.
-    generator: on their device, in the same state on every process.
+    order: a random permutation of the prototypes, [K], the same on every process.
     Returns indices of prototypes [M], and for each image the index of its positive among them [B],
     −100 for none.
     """
     if num_prototypes <= num_compared:
         return torch.arange(num_prototypes, device=own.device), own
-    order = torch.randperm(num_prototypes, generator=generator, device=own.device)
     first = order.new_zeros(num_prototypes + 1)  # the last entry is for images without a cluster
     first.index_fill_(0, torch.where(everyone >= 0, everyone, num_prototypes), num_prototypes)
     compared = (order + first[:-1]).topk(num_compared).indices

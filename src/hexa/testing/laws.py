@@ -3,6 +3,7 @@ breaks it."""
 
 from __future__ import annotations
 
+import itertools
 import re
 import tempfile
 from collections.abc import Callable, Mapping
@@ -20,11 +21,15 @@ from hexa.hard_examples.vat import VAT
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.objective import STD
+from hexa.ops.draws import StepValues
 from hexa.runtime import processes
-from hexa.testing.cases import BATCH, Case, train
+from hexa.testing.cases import BATCH, Case, one_step, train
+from hexa.testing.recording import Recording
 
 State = Mapping[str, Any]
 _GATHER = "use processes.all_gather, or all_gather_with_gradient if the loss needs the gradient"
+#: Steps of one phase: no prototypes thaw, no queue becomes full, no epoch starts.
+_STEADY = (3, 4, 5)
 STATISTIC = re.compile(r"(running_mean|running_var|num_batches_tracked)$")
 
 
@@ -275,6 +280,31 @@ def a_resumed_method_goes_on(case: Case) -> None:
     )
 
 
+def step_is_static(case: Case) -> None:
+    """Two steps of one phase call torch in the same way, with the same numbers. Applies to methods
+    and hard examples that declare `is_static`."""
+    if not case.method.method.is_static:
+        return
+    if not all(hard.is_static for hard in case.hard_examples.values()):
+        return
+    method = case.build()
+    objective = case.objective(method)
+    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
+    values = StepValues()
+    recordings = []
+    for number in _STEADY:
+        data = case.batch(number)
+        recording = Recording()
+        with values.of(data.stream, number), recording:
+            one_step(objective, optimizer, data)
+        recordings.append(recording)
+    first, *others = recordings[1:]  # only the first step checks pixels
+    for other in others:
+        for call, then in itertools.zip_longest(first.calls, other.calls):
+            _require(call == then, f"two steps differ: {str(call)[:300]}, then {str(then)[:300]}")
+    _require(not first.reads, f"the host waits for the device: {', '.join(first.reads[:3])}")
+
+
 def two_processes_equal_one(case: Case) -> None:
     """Two steps of two processes, each with half of the batch, equal those of one process with the
     whole batch, within 1e-8."""
@@ -341,6 +371,7 @@ LAWS: dict[str, Callable[[Case], None]] = {
         micro_batches_add_up,
         checkpointed_blocks_agree,
         a_resumed_method_goes_on,
+        step_is_static,
         two_processes_equal_one,
     )
 }

@@ -31,6 +31,9 @@ class TrainingConfig(Config):
     compile: bool = False
     """Compile the networks with torch.compile: takes about a minute at the beginning, makes steps
     faster on a GPU."""
+    graph: Literal["auto"] | bool = False
+    """Replay steps as CUDA graphs, which launch thousands of small kernels at once; auto and true
+    do so if possible (experimental: not yet tried on a GPU)."""
     deterministic: bool = False
     """Use only deterministic GPU kernels, so that two runs agree bit for bit on a GPU too. On a CPU
     fp32 runs always agree; in bf16 some CPU kernels differ from call to call."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hexa.runtime.precision import at_least_fp32
 
@@ -21,6 +22,32 @@ from hexa.runtime.precision import at_least_fp32
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 #: Number of Newton–Schulz iterations.
 _STEPS = 5
+
+
+def move(parameters: list[Any], steps: Any, rate: float | Tensor) -> None:
+    """θ ← θ − lr·v for each parameter; the rate is a number or a 0-d tensor on the device."""
+    if isinstance(rate, Tensor):
+        torch._foreach_sub_(parameters, torch._foreach_mul(steps, rate))
+    else:
+        torch._foreach_add_(parameters, steps, alpha=-rate)
+
+
+def velocities(
+    optimizer: torch.optim.Optimizer,
+    parameters: list[Tensor],
+    gradients: Any,
+    momentum: float,
+    name: str,
+) -> list[Tensor]:
+    """v ← μ·v + g for each parameter, kept in its state under this name; the first v is g."""
+    states = [optimizer.state[parameter] for parameter in parameters]
+    for state, parameter in zip(states, parameters, strict=True):
+        if state.get(name) is None:
+            state[name] = torch.full_like(parameter, -0.0)  # -0.0 + g is g, bit for bit
+    found = [state[name] for state in states]
+    torch._foreach_mul_(found, momentum)
+    torch._foreach_add_(found, gradients)
+    return found
 
 
 class Muon(torch.optim.Optimizer):
@@ -55,24 +82,19 @@ class Muon(torch.optim.Optimizer):
             gradients: Any = [parameter.grad for parameter in parameters]
             if not group["orthogonal"]:
                 gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
-            # v ← μ·v + g
-            for parameter in parameters:
-                if "velocity" not in self.state[parameter]:
-                    self.state[parameter]["velocity"] = torch.zeros_like(parameter)
-            velocities = [self.state[parameter]["velocity"] for parameter in parameters]
-            torch._foreach_mul_(velocities, group["momentum"])
-            torch._foreach_add_(velocities, gradients)
+            momentum = group["momentum"]
+            found = velocities(self, parameters, gradients, momentum, "velocity")
             if group["orthogonal"]:
-                ahead = torch._foreach_add(gradients, velocities, alpha=group["momentum"])
+                ahead = torch._foreach_add(gradients, found, alpha=momentum)
                 _turn(parameters, ahead, group["lr"])
             else:
-                torch._foreach_add_(parameters, velocities, alpha=-group["lr"])
+                move(parameters, found, group["lr"])
 
 
 def _turn(
     kernels: list[Tensor],
     ahead: Sequence[Tensor],
-    angle: float,
+    angle: float | Tensor,
 ) -> None:
     """Rotate convolutions by an angle against their orthogonalised momentum, in place; their norms
     do not change."""
@@ -97,41 +119,63 @@ def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[T
     The iteration X ← F·X, F = a·I + b·A + c·A², A = X·Xᵀ, is computed as P ← F·P and A ← F·A·F,
     with P = I at first, and P·X at the end. All these matrices have the smaller side squared: half
     the cost for the wide matrices of convolutions.
-    together: multiply matrices of one size in one batch; a GPU would otherwise wait for many small
+    together: multiply several matrices in one batch; a GPU would otherwise wait for many small
     launches.
     """
     wide = list(map(at_least_fp32, matrices))
     wide = [x.T if len(x) > x.shape[1] else x for x in torch._foreach_div(wide, _norms(wide))]
-    grams = [x @ x.T for x in wide]
-    factors = _factors_together(grams) if together else list(map(_factor, grams))
+    found = _together(wide) if together else [_factor(x @ x.T) @ x for x in wide]
     made = []
-    for given, x, factor in zip(matrices, wide, factors, strict=True):
-        y = factor @ x
+    for given, y in zip(matrices, found, strict=True):
         is_tall = len(given) > given.shape[1]
         made.append((y.T if is_tall else y).to(given.dtype))
     return made
 
 
-def _factors_together(grams: list[Tensor]) -> list[Tensor]:
-    """Return `_factor` of each matrix; matrices of one size and type are batched."""
+def _together(wide: list[Tensor]) -> list[Tensor]:
+    """Return `_factor(x @ x.T) @ x` of each matrix. Matrices of one shape are batched; for the
+    iteration, squares of similar size are padded with zeros and batched."""
     places = defaultdict[Any, list[int]](list)
-    for place, gram in enumerate(grams):
-        places[len(gram), gram.dtype, gram.device].append(place)
-    factors = dict[int, Tensor]()
-    for alike in places.values():
-        stacked = torch.stack([grams[place] for place in alike])
-        factors |= zip(alike, _factor(stacked), strict=True)
-    return [factors[place] for place in range(len(grams))]
+    for place, x in enumerate(wide):
+        places[x.shape, x.dtype, x.device].append(place)
+    batches = [torch.stack([wide[place] for place in alike]) for alike in places.values()]
+    grams = defaultdict[Any, list[Tensor]](list)
+    for batch in batches:
+        side = batch.shape[1]
+        padded = F.pad(batch @ batch.mT, (0, _size(side) - side, 0, _size(side) - side))
+        grams[_size(side), batch.dtype, batch.device].append(padded)
+    factors = {
+        kind: iter(torch.split(_factor(torch.cat(parts)), [len(part) for part in parts]))
+        for kind, parts in grams.items()
+    }
+    found = dict[int, Tensor]()
+    for alike, batch in zip(places.values(), batches, strict=True):
+        side = batch.shape[1]
+        factor = next(factors[_size(side), batch.dtype, batch.device])
+        found |= zip(alike, factor[:, :side, :side] @ batch, strict=True)
+    return [found[place] for place in range(len(wide))]
+
+
+def _size(side: int) -> int:
+    """Return the side to which squares are padded: a power of 2, at least 16."""
+    return max(16, 1 << (side - 1).bit_length())
 
 
 def _factor(gram: Tensor) -> Tensor:
     """Return the product P of the iteration for a matrix A [n, n], or for several [k, n, n]."""
+    factor = _polynomial(gram)
+    product = factor
+    for _ in range(_STEPS - 1):
+        gram = factor @ gram @ factor
+        factor = _polynomial(gram)
+        product = factor @ product
+    return product
+
+
+def _polynomial(gram: Tensor) -> Tensor:
+    """F = a·I + b·A + c·A²."""
     a, b, c = _NEWTON_SCHULZ
     combined = torch.addmm if gram.ndim == 2 else torch.baddbmm
-    product = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device).expand_as(gram)
-    for _ in range(_STEPS):
-        factor = combined(gram, gram, gram, beta=b, alpha=c)
-        factor.diagonal(dim1=-2, dim2=-1).add_(a)
-        product = factor @ product
-        gram = factor @ gram @ factor
-    return product
+    factor = combined(gram, gram, gram, beta=b, alpha=c)
+    factor.diagonal(dim1=-2, dim2=-1).add_(a)
+    return factor

@@ -4,8 +4,9 @@ the config."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import InitVar, dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -15,8 +16,9 @@ from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import nn
 
 from hexa.config import Config
+from hexa.ops.draws import of_step
 from hexa.runtime.gradients import GradientAverage
-from hexa.training.muon import Muon
+from hexa.training.muon import Muon, move, velocities
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
@@ -77,8 +79,31 @@ class Pace(NamedTuple):
     from_epoch: int = 0
 
 
+class SGD(torch.optim.SGD):
+    """torch's SGD, but the rate may be a 0-d tensor on the device, which torch would read."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update the parameters that have a gradient."""
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if not parameters:
+                continue
+            steps: Any = [parameter.grad for parameter in parameters]
+            if group["weight_decay"]:
+                steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
+            if group["momentum"]:
+                momentum = group["momentum"]
+                found = velocities(self, parameters, steps, momentum, "momentum_buffer")
+                ahead = group["nesterov"]
+                steps = torch._foreach_add(steps, found, alpha=momentum) if ahead else found
+            move(parameters, steps, group["lr"])
+
+
 #: Optimizers that neither scale nor decay batch-norms and biases.
 _SPARE_VECTORS = {"lars", "adamw"}
+#: Optimizers whose rate may be a tensor, and that keep no numbers on the host.
+_CAPTURABLE = {"sgd", "muon"}
 
 
 def build(
@@ -132,8 +157,7 @@ def _made(
         return Muon(groups, momentum=config.momentum, **common)
     common |= {"momentum": config.momentum, "nesterov": config.nesterov}
     if config.name == "sgd":
-        # torch uses its multi-tensor form on a GPU; the fused form fails for late first gradients
-        return torch.optim.SGD(groups, **common)
+        return SGD(groups, **common)
     from timm.optim.lars import Lars  # imported here because it takes a while
 
     made: torch.optim.Optimizer = Lars(
@@ -160,6 +184,8 @@ class ScheduledOptimizer:
     epochs: int
     steps_per_epoch: int
     max_steps: InitVar[int | None] = None
+    capturable: bool = False
+    """Pass rates to the optimizer as tensors on the device, so that a CUDA graph can be replayed."""
 
     def __post_init__(self, max_steps: int | None) -> None:
         steps = self.epochs * self.steps_per_epoch
@@ -175,16 +201,39 @@ class ScheduledOptimizer:
 
     def step(self, step: int) -> None:
         """Update the parameters at the rates of this step, and delete the gradients."""
-        learning_rate = self.learning_rate(step)
-        decay = self.config.weight_decay_at(step / self.total_steps)
-        for group in self.optimizer.param_groups:
-            rate = learning_rate if group.get("scheduled", True) else self.optimizer.defaults["lr"]
-            group["lr"] = rate * group.get("rate", 1.0)
-            group["weight_decay"] = decay if group.get("decayed", True) else 0.0
+        self.set_rates(step)
+        if self.capturable:
+            for group in self.optimizer.param_groups:
+                first = group["params"][0]
+                rate = partial(self._rate, group)
+                group["lr"] = of_step(rate, step, first.device, first.dtype)
         if self.config.max_gradient_norm is not None:
             clip_each_gradient(self.parameters, self.config.max_gradient_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.set_rates(step)
+
+    def set_rates(self, step: int) -> None:
+        """Set the rates of a step as numbers, as checkpoints hold them."""
+        decay = self.config.weight_decay_at(step / self.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._rate(group, step)
+            group["weight_decay"] = decay if group.get("decayed", True) else 0.0
+
+    def _rate(self, group: Mapping[str, Any], step: int) -> float:
+        scheduled = group.get("scheduled", True)
+        rate = self.learning_rate(step) if scheduled else self.optimizer.defaults["lr"]
+        return float(rate * group.get("rate", 1.0))
+
+    @property
+    def may_be_captured(self) -> bool:
+        """True if its steps differ only in rates that may be tensors."""
+        return self.config.name in _CAPTURABLE and self.config.final_weight_decay is None
+
+    def learning(self, epoch: int) -> tuple[bool, ...]:
+        """Return for each group whether it learns in this epoch."""
+        groups = self.optimizer.param_groups
+        return tuple(group.get("from_epoch", 0) <= epoch for group in groups)
 
     def thaws_after(self, epoch: int) -> bool:
         """Return whether more parameters start to learn after this epoch, so that later steps take

@@ -44,12 +44,14 @@ def step(
     # enable gradients of the parameters that learn in this epoch
     optimizer.thaw(number // optimizer.steps_per_epoch)
     # back-propagate one term after another: clean, adversarial, cut-mixed …
-    # each frees its graph before the next is built
-    for term in objective.losses(batch):
-        # during the last backward, the processes already send each other what is ready
-        with optimizer.average.sending() if term.last else nullcontext():
-            term.loss.backward()  # type: ignore[no-untyped-call]
-        seen(term)
+    # each frees its graph before the next is built; the outer autocast is off, but inside it each
+    # weight is cast once for all terms
+    with torch.autocast(batch.crops[0].device.type, enabled=False):
+        for term in objective.losses(batch):
+            # during the last backward, the processes already send each other what is ready
+            with optimizer.average.sending() if term.last else nullcontext():
+                term.loss.backward()  # type: ignore[no-untyped-call]
+            seen(term)
     # average the gradients over all processes, once
     optimizer.average.finish()
     ready()

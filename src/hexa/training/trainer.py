@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hexa.config import some
 from hexa.core import Batch
 from hexa.data.loading.loaders import PretrainLoader
-from hexa.objective import Objective, Term
+from hexa.objective import Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock, TimeLimit
 from hexa.training.config import TrainingConfig
+from hexa.training.graph import Steps, Taken
 from hexa.training.journal import Journal
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.overfitting import one_step_and_many
 from hexa.training.state import state_of
-from hexa.training.step import prepared, step
+from hexa.training.step import prepared
 
 
 @dataclass
@@ -64,6 +64,9 @@ class Trainer:
     def __post_init__(self) -> None:
         self.steps_per_epoch = self.loader.steps_per_epoch
         self.window = LossWindow(self.objective.plan().weights, self.device)
+        say = self.journal.reporter.say
+        graph = bool(self.config.graph)
+        self.steps = Steps(self.objective, self.optimizer, self.device, graph, say)
         self.clock = Clock(lambda: self.loader.wait_seconds)
         self.saved_step = -1
         self._interrupts = Interrupts(self.journal.reporter.say)
@@ -151,28 +154,19 @@ class Trainer:
         """Take a step, and log it if a log line is due."""
         done = self.step + 1
         logs = done % self.config.log_every == 0 or done == self.total_steps
-        facts = StepFacts(wanted=logs)
         for name in self.objective.starting(self.step):
             self.journal.reporter.say(f"epoch {self.epoch:g}: {name} starts")
-        losses: dict[str, Tensor] = {}
-        total = torch.zeros((), device=self.device)
 
-        def seen(term: Term) -> None:
-            total.add_(term.loss.detach())
-            for name, part in term.parts.items():
-                losses[name] = part.loss
-                facts.look(name, part)
-
-        def ready() -> None:
-            self.window.add(losses, total, done)
+        def ready(taken: Taken) -> None:
+            self.window.add(taken.losses, taken.total, done)
             if self.device.type == "cpu":  # on a CPU the check is free: stop before weights change
                 self._raise_if_not_finite()
 
-        step(self.objective, self.optimizer, batch, self.step, seen=seen, ready=ready)
+        taken = self.steps.take(batch, self.step, logs, ready)
         self.step = done
         if logs:
             self._raise_if_not_finite()
-            self._log(facts)
+            self._log(taken.facts)
 
     def _log(self, seen: StepFacts) -> None:
         """Write one log line: losses are means since the last line, all other values are of this

@@ -1,0 +1,46 @@
+"""The estimate of a recipe's memory, next to what a real pass keeps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.memory import peak_bytes
+from hexa import cli, recipes
+from hexa.core import MAIN, Batch
+from hexa.measure.activations import memory_of
+from hexa.recipes.experiment import override
+from hexa.run.build import Machine, build_method, setting_of
+from hexa.runtime.random import Stream
+
+CPU = {"training.device": "cpu", "training.channels_last": False}
+
+
+def test_real_pass() -> None:
+    """Activations of 64 images differ from the peak of a real pass by less than a fifth."""
+    experiment = override(recipes.get("digits-moco-v2"), CPU)
+    method = build_method(experiment, setting_of(experiment, 1347), Machine.of(experiment))
+    side = experiment.views.size
+    crops = tuple(torch.rand(64, 3, side, side) for _ in range(2))
+    batch = Batch(crops, torch.arange(64), Stream(0))
+    found = []
+
+    def work() -> None:
+        found.append(method.embed(method.anchors(batch), MAIN))
+
+    real = peak_bytes(work, torch.device("cpu"), [])
+    kept = memory_of(experiment, 64, torch.float32) - memory_of(experiment, 0, torch.float32)
+    assert 0.8 * real < kept < 1.2 * real
+
+
+def test_published_batch() -> None:
+    """Six crops more cost what they should, and bf16 half of fp32."""
+    experiment = recipes.get("imagenet-hexa-dcluster-plus-8crop-800")
+    bf16, fp32 = (memory_of(experiment, 512, d) / 1e9 for d in (torch.bfloat16, torch.float32))
+    assert 65 < bf16 < 75
+    assert 1.9 < fp32 / bf16 < 2
+
+
+def test_printed_memory(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["recipes", "digits-moco-v2"])
+    assert "memory per GPU" in capsys.readouterr().out

@@ -1,0 +1,166 @@
+"""Replayed steps, with a capture that calls the step again instead of a CUDA graph."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hexa.core import HardExample
+from hexa.hard_examples.randaugment import RandAugment
+from hexa.training import graph
+from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer, build
+from hexa.training.schedules import ScheduleConfig
+from hexa.training.state import state_of
+from hexa.training.trainer import Trainer
+
+from ..end_to_end.endings import metric_lines
+from .toy import LATE, NOW, ToyLoader, assert_identical, trainer
+
+EPOCHS = 4
+
+
+class Again:
+    """Captures nothing, and replays by calling. kinds: of which steps were captured. replays: how many."""
+
+    def __init__(self, failing: bool = False) -> None:
+        self.failing = failing
+        self.kinds = 0
+        self.replays = 0
+
+    def __call__(self, run: Callable[[], None]) -> Callable[[], None]:
+        if self.failing:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.kinds += 1
+
+        def replay() -> None:
+            self.replays += 1
+            run()
+
+        return replay
+
+
+def made(folder: Path, capture: Again | None, **given: Any) -> Trainer:
+    """A trainer whose steps are replayed; eager with the same optimizer without `capture`."""
+    found = trainer(folder, epochs=EPOCHS, **given)
+    said: list[str] = []
+    wanted = capture is not None
+    steps = graph.Steps(
+        found.objective, found.optimizer, found.device, wanted, said.append, capture
+    )
+    found.optimizer.capturable = True
+    found.steps = steps
+    found.said = said  # type: ignore[attr-defined]
+    return found
+
+
+def ends(found: Trainer) -> dict[str, Any]:
+    state = state_of(found)
+    return {name: state[name] for name in ("method", "optimizer", "window", "step")}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """Log lines without what is measured."""
+    measured = {"seconds", "images_per_second", "data_wait", "time"}
+    kept = [line for line in metric_lines(folder) if line["event"] == "train"]
+    return [{n: value for n, value in line.items() if n not in measured} for line in kept]
+
+
+@pytest.mark.parametrize("hard", [NOW, LATE], ids=["now", "late"])
+def test_replayed_steps(tmp_path: Path, hard: dict[str, HardExample]) -> None:
+    """Bit for bit those of an eager training, log lines too; hard examples that start make further kinds."""
+    capture = Again()
+    replayed = made(tmp_path / "replayed", capture, hard=hard)
+    eager = made(tmp_path / "eager", None, hard=hard)
+    for one in (replayed, eager):
+        one.run()
+    assert_identical(ends(replayed), ends(eager))
+    assert lines(tmp_path / "replayed") == lines(tmp_path / "eager")
+    assert capture.replays > capture.kinds >= 2  # log steps are a kind of their own
+    assert not replayed.said  # type: ignore[attr-defined]
+
+
+def test_resumed_replay(tmp_path: Path) -> None:
+    """A training that is resumed, and warms up again, ends where an uninterrupted one ends."""
+    whole = made(tmp_path / "whole", Again())
+    whole.run()
+    states: list[Any] = []
+
+    def note(number: int) -> None:
+        if number == 12:
+            states.append(copy.deepcopy(state_of(first)))
+
+    first = made(tmp_path / "first", Again(), loader=ToyLoader(note))
+    first.run()
+    second = made(tmp_path / "second", Again(), state=states[0])
+    second.run()
+    assert_identical(ends(second), ends(whole))
+
+
+def test_failed_capture(tmp_path: Path) -> None:
+    """A note, and eager steps with the same end."""
+    failed = made(tmp_path / "failed", Again(failing=True))
+    eager = made(tmp_path / "eager", None)
+    for one in (failed, eager):
+        one.run()
+    assert_identical(ends(failed), ends(eager))
+    assert len(failed.said) == 1  # type: ignore[attr-defined]
+    assert "stream is capturing" in failed.said[0]  # type: ignore[attr-defined]
+    assert not failed.steps.replays
+
+
+@pytest.mark.parametrize(
+    ("fields", "hard", "part"),
+    [
+        ({"name": "lars"}, NOW, "optimizer lars"),
+        ({"final_weight_decay": 0.1}, NOW, "optimizer sgd"),
+        ({}, {"ra": RandAugment()}, "ra"),
+    ],
+)
+def test_steps_that_differ(fields: dict[str, Any], hard: dict[str, HardExample], part: str) -> None:
+    """Such steps are eager, and a line says why."""
+    objective = trainer(hard=hard).objective
+    config = OptimizerConfig(**fields)
+    optimizer = ScheduledOptimizer(
+        build(objective.method.parameters(), config, 8), config, ScheduleConfig(), 1, 5
+    )
+    said: list[str] = []
+    steps = graph.Steps(objective, optimizer, torch.device("cpu"), True, said.append, Again())
+    assert not steps.replays
+    assert not optimizer.capturable
+    assert part in said[0]
+
+
+def test_cpu_is_eager() -> None:
+    """There is nothing to capture on a CPU."""
+    found = trainer(graph="auto")
+    assert not found.steps.replays
+    assert not found.optimizer.capturable
+
+
+@pytest.mark.parametrize("name", ["sgd", "muon"])
+def test_rates_as_tensors(name: str) -> None:
+    """Equal to numbers up to rounding; in the end the groups have numbers."""
+    ends = []
+    for capturable in (False, True):
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 2, 3)).double()
+        config = OptimizerConfig(name=name, learning_rate=0.1)
+        optimizer = ScheduledOptimizer(
+            build(network.parameters(), config, 8),
+            config,
+            ScheduleConfig(per="step"),
+            1,
+            5,
+            capturable=capturable,
+        )
+        for number in range(4):
+            network(torch.rand(2, 3, 8, 8, dtype=torch.float64)).square().sum().backward()
+            optimizer.step(number)
+        ends.append([p.detach() for p in network.parameters()])
+        assert all(isinstance(g["lr"], float) for g in optimizer.optimizer.param_groups)
+    torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-12)
