@@ -154,7 +154,9 @@ def _stopped_thrice(
     again = struck(*words(command, folder))
     same = again.code == 0 and outcome(command, folder, ended) == outcome(command, ended, ended)
     for one, end in zip(numbers, ends, strict=True):
-        told = end.code == 128 + one and ("the same command" in end.err or "continue with" in end.err)
+        told = end.code == 128 + one and (
+            "the same command" in end.err or "continue with" in end.err
+        )
         if (
             end.code
         ):  # it may have ended before the moment; at its end a signal is what it always is

@@ -49,4 +49,5 @@ def memory_of(experiment: Experiment, images: int, dtype: torch.dtype) -> int:
     numbers = sum(tensor.numel() for tensor in standing)
     learning = sum(p.numel() for p in method.parameters() if p.requires_grad)
     copies = 3 if experiment.optimizer.name == "adamw" else 2
-    return activations + 4 * (numbers + copies * learning)
+    state: int = 4 * (numbers + copies * learning)
+    return activations + state
