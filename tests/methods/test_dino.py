@@ -113,6 +113,6 @@ def test_dino_vit_branches() -> None:
     main = made.embed(crops, MAIN)
     aux = made.embed(crops, Branch("aux"))
     assert torch.equal(main, aux.reshape(3, BATCH, 6))
-    note = "the backbone has no batch-norm: aux examples go through it as clean ones do"
-    assert branch_notes(made, setting) == [note]
+    (note,) = branch_notes(made, setting)
+    assert "aux" in note
     assert branch_notes(method(), setting) == []

@@ -235,7 +235,7 @@ def _notes(trained: Trained, found: Outcome, record: Record) -> list[str]:
     for source, name in {trained.judging: "--labelled", trained.data: "--data"}.items():
         if prints.get(name, source.fingerprint) != source.fingerprint:
             notes.append(
-                f"the images of {name} have changed since the plan; the scores are for the "
+                f"the images of {name} changed after the plan; the scores are for the "
                 f"{len(source):,} current images"
             )
     return notes

@@ -60,7 +60,7 @@ class Sides(pydantic.BaseModel):
 
 
 class Adaptation(pydantic.BaseModel):
-    """What the record of an adaptation that has ended holds for its reader."""
+    """The part of the record of a finished adaptation that a report shows."""
 
     verdict: str
     kept: str
@@ -277,7 +277,7 @@ class _Reader:
         return kept
 
     def adaptation(self) -> Adaptation | None:
-        """What an adaptation that has ended found; None if there is none."""
+        """Return the record of a finished adaptation; None without one."""
         name = "adapt.json"
         record = self.mapping(name, self.text(name)) if (self.folder / name).is_file() else {}
         if "table" not in record:

@@ -51,9 +51,9 @@ class Match(NamedTuple):
     config: NetworkConfig
     outline: nn.Module
     state: dict[str, Tensor]
-    """With timm's names."""
+    """Tensors by timm's names."""
     notes: list[str]
-    """What a user should know of the choices that were made."""
+    """Notes for the user on the choices."""
     problem: str
     """Tensors that do not fit, as text; empty if all fit."""
 
