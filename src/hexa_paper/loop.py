@@ -19,7 +19,7 @@ from hexa_paper.benchmark import seconds_of_image
 from hexa_paper.plan import Job, Plan, experiment_of
 from hexa_paper.request import Request, check_test_images, refuse
 from hexa_paper.running import carry_out, command_of
-from hexa_paper.studies import EXPERIMENTS, PARTS, listed, shortened, study
+from hexa_paper.studies import EXPERIMENTS, PARTS, Arm, listed, shortened, study
 
 #: Images of ImageNet.
 _IMAGENET = 1_281_167
@@ -123,7 +123,7 @@ def _listed(plan: Plan, jobs: Sequence[Job]) -> rich.table.Table:
     groups: dict[tuple[str, str, int], list[Job]] = {}
     for job in jobs:
         epochs = 0 if job.arm.epochs == 0 else job.experiment.epochs
-        phase = "search" if job.searching else ""
+        phase = "search" if job.searching else _comparison(plan, job.arm, epochs)
         groups.setdefault((phase, job.arm.name, epochs), []).append(job)
     rows = []
     total = 0.0
@@ -138,6 +138,13 @@ def _listed(plan: Plan, jobs: Sequence[Job]) -> rich.table.Table:
     rows.append(("", "all", "", "", "", _cost(total, full)))
     cost = "V100 GPU-hours left, about" if full else "training left, about"
     return Table(("", "arm", "epochs", "runs", "done", cost), rows, 2).terminal()
+
+
+def _comparison(plan: Plan, arm: Arm, epochs: int) -> str:
+    """What runs of this length are compared at, if the study compares at both."""
+    if not plan.study.equal_time or not epochs:
+        return ""
+    return tables.EPOCHS if epochs == plan.epochs_of(arm) else tables.TIME
 
 
 def _cost(seconds: float, full: bool) -> str:
