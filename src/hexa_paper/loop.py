@@ -141,7 +141,7 @@ def _listed(plan: Plan, jobs: Sequence[Job]) -> rich.table.Table:
 
 
 def _comparison(plan: Plan, arm: Arm, epochs: int) -> str:
-    """What runs of this length are compared at, if the study compares at both."""
+    """Return equal epochs or equal time for runs of this length, if the study compares at both."""
     if not plan.study.equal_time or not epochs:
         return ""
     return tables.EPOCHS if epochs == plan.epochs_of(arm) else tables.TIME
