@@ -3,6 +3,7 @@ checkpoint."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hexa.config import ConfigError, UserError
 from hexa.core import MAIN
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.methods import TeacherConfig
+from hexa.methods.teacher import FrozenNetwork
 from hexa.nn.backbones import NetworkConfig
 from hexa.objective import Objective
 from hexa.recipes.experiment import Experiment, override
@@ -163,3 +165,18 @@ def test_teacher_code_refusal() -> None:
         match=r"method.teacher: python:x:y",
     ):
         build_method(made, setting_of(made, 1000), Machine(torch.device("cpu"), "fp32"))
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_folded_copy_follows(copied: bool) -> None:
+    """After loaded weights or another dtype the teacher computes with these."""
+    torch.manual_seed(0)
+    networks = [nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten()) for _ in "ab"]
+    first, second = (FrozenNetwork(network) for network in networks)
+    images = torch.rand(2, 3, 5, 5)
+    first(images)
+    if copied:
+        first = copy.deepcopy(first)
+    first.load_state_dict(second.state_dict())
+    assert torch.allclose(first(images), networks[1](images), atol=1e-5)
+    assert first.double()(images.double()).dtype == torch.float64

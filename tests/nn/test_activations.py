@@ -30,3 +30,10 @@ def test_relu6_gradients() -> None:
         assert slope.tolist() == [0, 0, 1, 0, 0]
     with torch.no_grad():
         assert torch.equal(lean(x), plain(x))
+
+
+def test_shared_relu6() -> None:
+    """A module with two names is replaced under both."""
+    shared = nn.ReLU6(inplace=True)
+    lean = with_lean_activations(nn.Sequential(nn.Linear(4, 4), shared, nn.Linear(4, 4), shared))
+    assert type(lean[1]) is type(lean[3]) is ReLU6

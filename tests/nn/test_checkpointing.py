@@ -29,6 +29,7 @@ from tests.laws.cases import Case
         ("convnext_atto", 12),
         ("vit_tiny_patch16_224", 12),
         ("swin_tiny_patch4_window7_224", 12),
+        ("hrnet_w18_small", 23),
     ],
 )
 def test_blocks(name: str, count: int) -> None:

@@ -43,4 +43,6 @@ def test_published_batch() -> None:
 
 def test_printed_memory(capsys: pytest.CaptureFixture[str]) -> None:
     cli.main(["recipes", "digits-moco-v2"])
-    assert "memory per GPU" in capsys.readouterr().out
+    experiment = recipes.get("digits-moco-v2")
+    gigabytes = memory_of(experiment, experiment.batch_size, torch.float32) / 1e9
+    assert f"{gigabytes:.3g} GB in fp32" in capsys.readouterr().out

@@ -257,7 +257,7 @@ def decide(
         better = more and not more_than
         said = f"Robust accuracy under {attacked}: {attacks}. "
         said += f"Clean accuracy: {CLEAN} {change(CLEAN)}{own}, {NEAREST} {change(NEAREST)}. "
-        said += f"Mean loss on the labels that did not choose the result: {loss.said(' points')}"
+        said += f"Loss of clean accuracy on the labels that did not choose the result: {loss.said(' points')}"
         if more_than:
             said += f", more than --price {price:g}"
     else:

@@ -99,6 +99,8 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     if groups is not None:
         kept = f" in {count_groups(groups)}"
     can = shown_by(Judge(labels_of(labelled), groups=groups), compared)
+    if compared < len(labelled):
+        can = f"{compared:,} of them are evaluated, to fit the time; {can}"
     if labelled is source:
         return f"labels: those of the training images{kept}; {can}"
     return f"labels: {labelled!r}{kept}; {can}"

@@ -9,7 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from hexa.core import MAIN, Batch
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.encoder import Encoder
-from hexa.recipes.experiment import Experiment
+from hexa.recipes.experiment import Experiment, override
 from hexa.run.build import Machine, build_method, roomy_setting
 from hexa.runtime.random import Stream
 
@@ -20,8 +20,10 @@ def memory_of(experiment: Experiment, images: int, dtype: torch.dtype) -> int:
     The sum of what autograd keeps of the clean pass, and of weights, gradients and optimizer state in
     fp32. Kernels need some more while they work; a memory bank is not counted.
     """
+    experiment = override(experiment, {"training.compile": False})
     setting = roomy_setting(experiment, experiment.batch_size)
-    method = build_method(experiment, setting, Machine(torch.device("cpu"), "fp32"))
+    machine = Machine(torch.device("cpu"), "fp32")
+    method = build_method(experiment, setting, machine, filled=False)
     method = method.to("meta", dtype)
     for module in method.modules():
         if isinstance(module, BranchBatchNorm | Encoder):

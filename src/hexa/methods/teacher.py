@@ -71,10 +71,10 @@ class FrozenNetwork(nn.Module):
         self.network = network.requires_grad_(False).eval()
         self.size = size
         self._folded: list[nn.Module] = []  # a list keeps the copy out of the state
-        self.register_load_state_dict_post_hook(lambda *_: self._folded.clear())  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_unfold)  # type: ignore[no-untyped-call]
 
     def _apply(self, *given: Any, **options: Any) -> FrozenNetwork:
-        self._folded.clear()  # moved to another device or dtype
+        _unfold(self)  # moved to another device or dtype
         return super()._apply(*given, **options)  # type: ignore[no-any-return, no-untyped-call]
 
     def train(self, mode: bool = True) -> FrozenNetwork:
@@ -86,6 +86,11 @@ class FrozenNetwork(nn.Module):
         if not self._folded:
             self._folded = [folded(self.network, pixels[:1])]
         return at_least_fp32(self._folded[0](pixels))
+
+
+def _unfold(module: FrozenNetwork, *_: object) -> None:
+    """Drop the folded copy, because the weights changed."""
+    module._folded = []
 
 
 def frozen(

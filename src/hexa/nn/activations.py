@@ -34,7 +34,8 @@ def with_lean_activations(network: nn.Module) -> nn.Module:
     """Replace every in-place ReLU6 of a network, in place; return the network."""
     if type(network) is nn.ReLU6 and network.inplace:
         return ReLU6(inplace=True)
-    for name, child in network.named_children():
-        if (lean := with_lean_activations(child)) is not child:
-            setattr(network, name, lean)
+    # not named_children, which skips the second name of a module
+    for name, child in network._modules.items():
+        if child is not None:
+            setattr(network, name, with_lean_activations(child))
     return network

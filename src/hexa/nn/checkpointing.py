@@ -67,7 +67,10 @@ def checkpoint_blocks(network: nn.Module) -> int:
 
 
 def blocks(network: nn.Module) -> list[nn.Module]:
-    """The innermost repeated parts of a network, such as residual blocks and transformer layers."""
+    """The innermost repeated parts of a network, such as residual blocks and transformer layers.
+
+    Parts in a `Sequential` or a `ModuleList` count. RegNet's are in neither, so none are found.
+    """
     found = []
     repeats = isinstance(network, nn.Sequential | nn.ModuleList)
     for child in network.children():
@@ -75,6 +78,10 @@ def blocks(network: nn.Module) -> list[nn.Module]:
         layers = any(list(layer.parameters()) for layer in child.children())
         if inner:
             found += inner
-        elif repeats and layers and not isinstance(child, nn.Sequential | BranchBatchNorm):
+        elif (
+            repeats
+            and layers
+            and not isinstance(child, nn.Sequential | nn.ModuleList | BranchBatchNorm)
+        ):
             found.append(child)
     return found

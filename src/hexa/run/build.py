@@ -205,7 +205,7 @@ def build_method(
     )
     processes.broadcast_state(method)
     if experiment.network.checkpoint and not checkpoint_blocks(method):
-        message = f"{experiment.network.name} has no blocks; leave it out"
+        message = f"no blocks were found in {experiment.network.name}; leave it out"
         raise ConfigError([("network.checkpoint", message)])
     if experiment.training.compile:
         for network in [
