@@ -12,13 +12,16 @@ from hexa.config import ConfigError
 from hexa.core import MAIN
 from hexa.core.example import Score
 from hexa.core.micro_batches import MicroBatches
+from hexa.data import open_source
+from hexa.measure.costs import measure
 from hexa.methods.moco import MoCo
 from hexa.objective import ObjectiveConfig
 from hexa.recipes.experiment import override
 from hexa.run.build import setting_of
 from hexa.testing.laws import micro_batches_add_up
 from tests.distributed.together import run_together
-from tests.laws.cases import Case, backward
+from tests.end_to_end.endings import ALONE
+from tests.laws.cases import BATCH, Case, backward
 
 BOTH: dict[str, dict[str, object]] = {"adversarial": {}, "cutmix": {}}
 
@@ -70,6 +73,35 @@ def test_split_terms(method: str) -> None:
     )
 
 
+@pytest.mark.parametrize("images", [1, 2, 3, 5, 7])
+@pytest.mark.parametrize("method", ["moco", "simclr"])
+def test_few_images(method: str, images: int) -> None:
+    """A hard example of few images, in fewer micro-batches than the clean term, has the gradients of the whole pass."""
+    entry = {"fraction": images / BATCH, "steps": 2, "step_size": 0.5}
+    case = Case(method, {}, {"adversarial": entry})
+    torch.testing.assert_close(gradients(case, 2), gradients(case, 1), atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("images", "parts", "expected"),
+    [
+        (1, 2, [1]),
+        (3, 2, [3]),
+        (4, 4, [2, 2]),
+        (7, 3, [3, 2, 2]),
+        (7, 8, [3, 2, 2]),
+        (10, 4, [3, 3, 2, 2]),
+    ],
+)
+def test_sizes(images: int, parts: int, expected: list[int]) -> None:
+    """Two images or more each, the larger micro-batches first, in order and without gaps."""
+    score = Score(Dropping(), accumulate=parts)  # type: ignore[arg-type]
+    rows = MicroBatches(score, (torch.zeros(images, 3, 2, 2),), MAIN).rows
+    numbers = torch.arange(images)
+    assert [len(numbers[part]) for part in rows] == expected
+    assert torch.equal(torch.cat([numbers[part] for part in rows]), numbers)
+
+
 class Dropping(nn.Module):
     """A method's `embed` and `loss`, with dropout and a loss that compares all images."""
 
@@ -106,10 +138,22 @@ def test_dropout_replay() -> None:
     torch.testing.assert_close(weight.grad, expected, atol=1e-12, rtol=1e-12)
 
 
-def test_refused_number() -> None:
+@pytest.mark.parametrize("parts", [3, 8])
+def test_refused_number(parts: int) -> None:
+    """A number that does not divide the batch, or leaves one image for each micro-batch."""
+    fields = {"batch_size": 8, "method.queue_size": 64, "training.accumulate": parts}
     with pytest.raises(ConfigError) as refused:
-        setting_of(override(recipes.get("digits-moco-v2"), {"training.accumulate": 3}), 1347)
+        setting_of(override(recipes.get("digits-moco-v2"), fields), 1347)
     assert [path for path, _ in refused.value.problems] == ["training.accumulate"]
+
+
+@pytest.mark.parametrize("parts", [6, 32])
+def test_timing(parts: int) -> None:
+    """Steps with micro-batches are timed on a CPU, where the batch is smaller than that of the run."""
+    fields = ALONE | {"batch_size": 192, "method.queue_size": 768, "views.size": 64}
+    fields["training.accumulate"] = parts
+    costs = measure(override(recipes.get("digits-moco-v2"), fields), open_source("digits"), ())
+    assert min(costs.steps.values()) > 0
 
 
 def in_two_processes() -> list[str]:

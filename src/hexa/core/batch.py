@@ -68,6 +68,14 @@ class Batch:
         return slice(begin, begin + len(self))
 
 
+def run_sizes(images: int, groups: int) -> list[int]:
+    """Return the number of images in each of `groups` runs; if there is a remainder, the first runs
+    have one more."""
+    least = images // groups  # torch.compile does not support divmod
+    more = images - groups * least
+    return [least + 1] * more + [least] * (groups - more)
+
+
 @dataclass(frozen=True)
 class Branch:
     """The set of batch-norms that a pass uses, and its mode (F14).
@@ -102,6 +110,9 @@ class Branch:
         """Return the momentum of running statistics for this pass, so that all parts together equal one pass.
 
         m_k = (m / K) / (1 − m + k·m / K), k = 1 … K:  r ← (1 − m)·r + m · mean of the parts' statistics
+
+        This holds if a pass uses a batch-norm once. If a pass uses a batch-norm several times (crops one by one, or of
+        several sizes), r keeps the same share, but earlier parts weigh less than later ones, by a share of order m.
         """
         if self.parts == 1:
             return momentum

@@ -68,10 +68,10 @@ class Score:
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
         still = replace(branch, update=False, learns=False)
         with torch.enable_grad():
-            if self.accumulate == 1:
+            batches = MicroBatches(self, crops, still)
+            if not batches.several:
                 loss = self(replace(example, crops=crops, branch=still)).mean()
                 return torch.autograd.grad(loss, crops)
-            batches = MicroBatches(self, crops, still)
             embedding = batches.embedding()
             self.of(embedding, example.mixture).mean().backward(inputs=[embedding])  # type: ignore[no-untyped-call]
             for replay in batches.replays(embedding):

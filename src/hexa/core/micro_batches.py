@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hexa.core.batch import Branch
+from hexa.core.batch import Branch, run_sizes
 
 if TYPE_CHECKING:
     from hexa.core.example import Score
@@ -22,6 +22,9 @@ class MicroBatches:
     activations, and once the loss has left its gradient there, `replays` carries it on through the network, part by
     part (gradient caching: Gao et al., 2021, "Scaling deep contrastive learning batch size", section 3). Exact for any
     loss, at the price of a further forward pass. Stochastic layers draw the same in both passes.
+
+    Each part has two images or more, as a batch-norm needs; a pass of few images has fewer parts. If the images do not
+    divide, the first parts have one more, like the first groups of a batch-norm with as many groups.
     """
 
     def __init__(self, score: Score, crops: tuple[Tensor, ...], branch: Branch) -> None:
@@ -29,12 +32,12 @@ class MicroBatches:
         self.crops = crops
         self.branch = branch
         total = len(crops[0])
-        count = min(score.accumulate, total)
+        count = max(1, min(score.accumulate, total // 2))
         self.rows = []
-        for number in range(count):
-            start = total * number // count
-            end = total * (number + 1) // count
-            self.rows.append(slice(start, end))
+        start = 0
+        for size in run_sizes(total, count):
+            self.rows.append(slice(start, start + size))
+            start += size
         self.several = count > 1
         self.seeds: list[int] = []
         if self.several:

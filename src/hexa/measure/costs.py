@@ -155,7 +155,7 @@ def measure(
 def _small(
     draft: Experiment, fields: Collection[str], machine: Machine, partly: bool
 ) -> Experiment:
-    """Return the experiment with the batch size and view size to time."""
+    """Return the experiment with the batch size, micro-batches and view size to time."""
     size = draft.views.size
     most = draft.batch_size
     if machine.device.type == "cpu":
@@ -164,7 +164,13 @@ def _small(
         most = min(most, max(4, pixels // size**2))
     # a divisor of the batch size, which then also divides a queue
     divisors = (count for count in range(most, 3, -1) if draft.batch_size % count == 0)
-    changes = {"batch_size": next(divisors, most), "training.num_workers": 0}
+    batch_size = next(divisors, most)
+    parts = range(min(draft.training.accumulate, batch_size // 2), 1, -1)
+    changes = {
+        "batch_size": batch_size,
+        "training.accumulate": next((count for count in parts if batch_size % count == 0), 1),
+        "training.num_workers": 0,
+    }
     return override(at_size(draft, size, fields), changes)
 
 

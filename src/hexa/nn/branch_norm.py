@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexa.config import UserError
-from hexa.core.batch import MAIN, Branch
+from hexa.core.batch import MAIN, Branch, run_sizes
 from hexa.nn.synchronized_norm import SynchronizedNorm
 from hexa.runtime import processes
 
@@ -25,14 +25,6 @@ def groups_here(groups: int) -> int:
     """Return the number of groups in this process, of `groups` over all processes; each is a run of
     consecutive images."""
     return max(1, groups // processes.world_size())
-
-
-def run_sizes(images: int, groups: int) -> list[int]:
-    """Return the number of images in each of `groups` runs; if there is a remainder, the first runs
-    have one more."""
-    least = images // groups  # torch.compile does not support divmod
-    more = images - groups * least
-    return [least + 1] * more + [least] * (groups - more)
 
 
 class _Seen(NamedTuple):

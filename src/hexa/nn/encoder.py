@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hexa.core import Branch, Setting
+from hexa.core.batch import run_sizes
 from hexa.nn.activations import with_lean_activations
 from hexa.nn.backbones import check_headless
-from hexa.nn.branch_norm import convert, groups_here, keep_statistics, run_sizes, use_branch
+from hexa.nn.branch_norm import convert, groups_here, keep_statistics, use_branch
 from hexa.nn.momentum import twin_of
 from hexa.nn.normalize import Normalize
 from hexa.runtime.precision import at_least_fp32

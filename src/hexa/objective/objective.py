@@ -154,6 +154,7 @@ class Objective:
             example = replace(example, crops=crops)
             # embed its views and yield its loss
             batches = MicroBatches(self.score, crops, example.branch)
+            apart = self.method.loss_per_image and batches.several
             found = None if apart else batches.embedding()
             yield from self._terms(plan, {name: example}, batches, found)
             del found

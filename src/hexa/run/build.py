@@ -61,8 +61,8 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     check_batch_size(experiment.batch_size, data_size, experiment.data)
     images = experiment.batch_size // processes.world_size()
     parts = experiment.training.accumulate
-    if images % parts:
-        message = f"{parts} micro-batches do not divide the {images} images of a process"
+    if images % parts or 1 < parts == images:
+        message = f"{parts} micro-batches do not divide the {images} images of a process into two or more each"
         raise ConfigError([("training.accumulate", message)])
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:

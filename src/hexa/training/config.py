@@ -24,10 +24,12 @@ class TrainingConfig(Config):
     accumulate: PositiveInt = 1
     """Number of micro-batches per step: activations are stored for one micro-batch at a time, and
     gradients add up to those of the whole batch. Exact for every method. If the loss compares the
-    images of a batch (SimCLR, CPC, SimSiam, SwAV), each pass needs one more forward pass. Queue,
+    images of a batch (SimCLR, CPC, SimSiam, SwAV), each pass needs one more forward pass; with
+    objective.split, and in the own passes of attacks, this holds for all methods. Queue,
     memory bank and momentum network see the whole batch, once per step. Batch statistics of the
-    trained network are exact if each process has a multiple of this number of method.bn_groups;
-    otherwise they are those of a micro-batch, like the statistics of one GPU."""
+    trained network are exact if each process has a multiple of this number of method.bn_groups
+    that divides the images of each term; otherwise they are those of a micro-batch, like the
+    statistics of one GPU. A micro-batch has two images or more."""
     compile: bool = False
     """Compile the networks with torch.compile: takes about a minute at the beginning, makes steps
     faster on a GPU."""
