@@ -222,13 +222,16 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     if to != "safetensors" and config.streams != "one":
         problem = "no other library has networks of two streams"
         raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
+    if to == "torchvision" and config.channels != 3:
+        problem = f"its networks take 3 channels, this one {config.channels}"
+        raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
     if to != "torchvision" or config.name == "small-resnet":
         return backbones.build(config)
     network: nn.Module | None = None
     if config.name in torchvision.models.list_models():
         network = torchvision.models.get_model(config.name, weights=None)
     has_options = bool(config.options.keys() - {"stem_padding"})
-    if not isinstance(network, torchvision.models.ResNet) or has_options or config.channels != 3:
+    if not isinstance(network, torchvision.models.ResNet) or has_options:
         problem = f"torchvision has no such network ({config.name})"
         raise UserError(f"--to {to}: {problem}; export --to timm or safetensors")
     network.fc = nn.Identity()

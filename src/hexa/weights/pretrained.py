@@ -185,6 +185,9 @@ def load_backbone(
     given: mean, std, size, crop or interpolation of the images instead of the backbone's own
     (`Preparation`).
     """
+    if not isinstance(spec, str | Path | Backbone):
+        given_as = type(spec).__name__
+        raise UserError(f"a backbone is a name, a path or a loaded backbone, not a {given_as}")
     if isinstance(spec, Backbone) and branch not in ("main", spec.info.get("branch")):
         raise UserError(
             f"a loaded backbone has no batch-norms '{branch}'; give the folder of its run instead"
