@@ -1,4 +1,4 @@
-"""How much faster is extracting features with batch-norms folded into convolutions? Both in one run, taking turns.
+"""Time feature extraction with and without batch-norms folded into convolutions, in turns in one run.
 
     python benchmarks/folded.py --data DATA --result benchmarks/DATE-folded.json
 

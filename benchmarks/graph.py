@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What are replayed steps worth on a GPU, and do they end with the same bits?
+"""Time replayed and eager steps on a GPU, and compare the bits of their final weights.
 
     python benchmarks/graph.py CASE… [--steps 20] [--arms eager replayed compiled both] [--small]
 

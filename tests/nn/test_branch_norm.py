@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hexa.core import Branch
-from hexa.nn import branch_norm
+from hexa.nn import branch_norm, norm_functions
 from hexa.nn.branch_norm import convert, plain_state_dict, use_branch
 from tests.modules import unchanged
 
@@ -103,7 +103,7 @@ def test_parallel_batch_norm_groups(layout: str, dtype: torch.dtype, frozen: boo
         made = []
         for together in (False, True):
             given = x.to(dtype).requires_grad_()
-            y, *statistics = branch_norm._GroupedNorm.apply(
+            y, *statistics = norm_functions.GroupedNorm.apply(
                 given, plain.weight, plain.bias, [3] * 4, 1e-5, together
             )
             parts = [given] if frozen else [given, plain.weight, plain.bias]
@@ -128,7 +128,7 @@ def test_fixed_norm_gradients(known: bool) -> None:
     x = LAYOUTS["channels last"](images()).requires_grad_()
     scale = plain.weight.detach() * (plain.running_var + plain.eps).rsqrt() if known else None
     given = x, plain.running_mean, plain.running_var, plain.weight, plain.bias, plain.eps, scale
-    found = branch_norm._FixedNorm.apply(*given)
+    found = norm_functions.FixedNorm.apply(*given)
     weights = torch.randn_like(x)
     parts = [x, plain.weight, plain.bias]
     made = list(torch.autograd.grad((found * weights).sum(), parts))

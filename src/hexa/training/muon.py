@@ -8,7 +8,7 @@ keeps the norms of convolutions.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,6 +22,16 @@ from hexa.runtime.precision import at_least_fp32
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 #: Number of Newton–Schulz iterations.
 _STEPS = 5
+
+
+def with_gradients(
+    optimizer: torch.optim.Optimizer,
+) -> Iterator[tuple[dict[str, Any], list[Tensor], Any]]:
+    """Yield each group of an optimizer, its parameters that have a gradient, and these gradients."""
+    for group in optimizer.param_groups:
+        parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+        if parameters:
+            yield group, parameters, [parameter.grad for parameter in parameters]
 
 
 def move(parameters: list[Any], steps: Any, rate: float | Tensor) -> None:
@@ -75,11 +85,7 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the parameters that have a gradient."""
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not parameters:
-                continue
-            gradients: Any = [parameter.grad for parameter in parameters]
+        for group, parameters, gradients in with_gradients(self):
             if not group["orthogonal"]:
                 gradients = torch._foreach_add(gradients, parameters, alpha=group["weight_decay"])
             momentum = group["momentum"]

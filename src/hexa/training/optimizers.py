@@ -18,7 +18,7 @@ from torch import nn
 from hexa.config import Config
 from hexa.ops.draws import of_step
 from hexa.runtime.gradients import GradientAverage
-from hexa.training.muon import Muon, move, velocities
+from hexa.training.muon import Muon, move, velocities, with_gradients
 from hexa.training.schedules import ScheduleConfig, learning_rate_share
 
 
@@ -85,11 +85,7 @@ class SGD(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update the parameters that have a gradient."""
-        for group in self.param_groups:
-            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
-            if not parameters:
-                continue
-            steps: Any = [parameter.grad for parameter in parameters]
+        for group, parameters, steps in with_gradients(self):
             if group["weight_decay"]:
                 steps = torch._foreach_add(steps, parameters, alpha=group["weight_decay"])
             if group["momentum"]:
