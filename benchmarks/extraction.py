@@ -32,9 +32,8 @@ import numpy as np
 import torch
 
 from hexa.data import Source, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.packages import provenance

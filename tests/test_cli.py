@@ -18,8 +18,9 @@ from hexa.cli.complaints import complaint
 from hexa.cli.declare import COMMANDS, commands
 from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
+from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.conftest import Says
-from tests.evaluation.given import plain_images
+from tests.evaluation.given import SMALL, plain_images
 
 
 def test_help_imports() -> None:
@@ -86,6 +87,21 @@ sys.exit(f"imported: {heavy}" if (heavy := {"sklearn", "scipy", "matplotlib", "t
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_embed_imports(tmp_path: Path) -> None:
+    """Embedding a folder of JPEGs enters few modules of hexa."""
+    data = plain_images(tmp_path / "photos", {"0.jpg": (8, 8), "1.jpg": (8, 8)})
+    weights = save_backbone(random_backbone(SMALL, 8), tmp_path / "backbone.safetensors")
+    line = ["embed", str(weights), "--data", data, "--out", f"{tmp_path}/out.npz"]
+    program = f"""
+import sys
+from hexa.cli import main
+main({line})
+print(sum(name.partition(".")[0] == "hexa" for name in sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert int(done.stdout.split()[-1]) <= 48, done.stdout
 
 
 def test_empty_command_line() -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.attack import (
     Attack,

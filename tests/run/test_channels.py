@@ -17,9 +17,8 @@ from hexa import recipes
 from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import override

@@ -11,9 +11,8 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.monitor import KnnMonitor
 from hexa.run.run import pretrain

@@ -47,5 +47,5 @@ def test_picture_stages_and_counts(
     assert (
         says("figure", "view-space", *given).err == "opening the images …\nmaking views of them …\n"
     )
-    monkeypatch.setattr("hexa.runtime.progress.ProgressBar.PAUSE", 0.0)
+    monkeypatch.setattr("hexa.runtime.console.ProgressBar.PAUSE", 0.0)
     assert "extracting features: 1,347 of 1,347" in says("figure", "clusters", *given).err

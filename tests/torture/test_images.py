@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image
 
-from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode
-from hexa.data.sources.pil import jpeg_size, quiet
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, quiet
+from hexa.data.sources.pil import jpeg_size
 from tests.data.image_files import (
     bmp_in_runs,
     chunk,

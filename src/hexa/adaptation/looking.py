@@ -14,9 +14,8 @@ from torch.nn import functional
 from hexa.comparison import leakage
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform
-from hexa.ops.photometric import unit
+from hexa.data.loading.evaluation_stream import EvaluationTransform
+from hexa.data.sources.decode import DecodeError, unit
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 

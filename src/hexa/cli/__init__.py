@@ -176,7 +176,7 @@ def _run(arguments: list[str], begun: float) -> int:
     from hexa.cli import fields
     from hexa.config import UserError, nearest, some, users_code
     from hexa.runtime import paths
-    from hexa.runtime.cores import share_cores
+    from hexa.runtime.resources import share_cores
 
     share_cores()  # before torch is imported
     parser, parsers = build_parser(only=name)

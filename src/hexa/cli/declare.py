@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hexa.runtime.progress import ProgressBar
+    from hexa.runtime.console import ProgressBar
 
 Given = argparse.Namespace
 Fields = Mapping[str, str]
@@ -242,7 +242,6 @@ def import_networks() -> None:
 
 def progress_bar() -> ProgressBar:
     """Return a progress bar on standard error, or plain lines without a terminal."""
-    from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
+    from hexa.runtime.console import Console, ProgressBar
 
     return ProgressBar(Console(stderr=True))

@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 )
 def visualize(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check(given.out, (".png",))
+    out = files.check_target(given.out, (".png",))
     import_networks()
     from hexa.run.visualize import visualize as run
 
@@ -94,9 +94,9 @@ def visualize(given: Given, extra: Fields) -> None:
     ),
 )
 def report(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check(given.out, (".html",))
+    out = files.check_target(given.out, (".html",))
     import_networks()
     from hexa.reporting.report import report as run
     from hexa.run.visualize import store_pictures

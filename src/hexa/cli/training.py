@@ -227,9 +227,9 @@ def resume(given: Given, extra: Fields) -> None:
     EPOCHS,
 )
 def demo(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check_folder(given.out)
+    out = files.check_target_folder(given.out)
     from hexa.cli.demo import demo as run
 
     run(out, epochs=given.epochs)

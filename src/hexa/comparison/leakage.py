@@ -14,13 +14,12 @@ from torch import Tensor
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.split import draw_images
 from hexa.reporting.tables import counted
-from hexa.runtime.progress import Progress
+from hexa.runtime.console import Progress
 from hexa.runtime.random import Stream
 
 Rows = NDArray[np.int64]

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.store import check_problems
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform
-from hexa.evaluation.collective import in_step
 from hexa.nn.folding import folded
 from hexa.runtime import precision as precisions, processes
+from hexa.runtime.processes import in_step
 from hexa.weights.pretrained import Backbone
 
 #: Pixels that go through a network at a time: 256 images of 224 px.

@@ -13,16 +13,16 @@ import numpy as np
 
 from hexa.config import Config, UserError
 from hexa.data import Source
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.sources.known import known_as
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import protocols, results
-from hexa.evaluation.collective import from_main, main_first
 from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations, majority_class
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
 from hexa.runtime import precision as precisions, processes
+from hexa.runtime.console import Progress
 from hexa.runtime.packages import provenance
-from hexa.runtime.progress import Progress
+from hexa.runtime.processes import from_main, main_first
 from hexa.weights.preparation import shown
 from hexa.weights.pretrained import Backbone, describe, load_backbone
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError, whole_characters
-from hexa.runtime import parsing, targets
+from hexa.runtime import files, parsing
 from hexa.runtime.files import describe, sweep, write_text
 from hexa.runtime.lock import locked
 from hexa.runtime.packages import version
@@ -37,12 +37,12 @@ def check(out: Path | None, collected: Path | None) -> str | None:
     Returns why a run can't collect the result, where it is kept elsewhere.
     """
     if out is not None:
-        targets.check(out)
+        files.check_target(out)
     if collected is None:
         return None
     read(collected)
     try:
-        targets.check(collected, option="run")
+        files.check_target(collected, option="run")
     except UserError as error:
         if out is None:
             raise UserError(f"{error}, with --out FILE.json") from None

@@ -17,10 +17,10 @@ from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
-from hexa.evaluation.collective import Value, from_main, in_step
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Outcome, Task, accuracies, best_and_last
 from hexa.runtime import precision as precisions, processes
+from hexa.runtime.processes import Value, from_main, in_step
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 

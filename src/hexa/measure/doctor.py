@@ -9,8 +9,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from hexa.runtime.cores import usable_cores
 from hexa.runtime.packages import processor_name, version
+from hexa.runtime.resources import usable_cores
 
 #: Packages whose versions a bug report needs.
 _PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn", "pyarrow")

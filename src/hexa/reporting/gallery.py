@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from hexa.core import Batch, Example
 from hexa.data import Source
-from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.loading.evaluation_stream import EvaluationTransform
+from hexa.data.sources.decode import unit
 from hexa.objective import STD, Objective
-from hexa.ops.photometric import unit
 from hexa.reporting.pictures import MID_GREY, Gallery, Pixels
 from hexa.training.overfitting import unchanged
 

@@ -19,7 +19,6 @@ from hexa.data.loading.loaders import PretrainLoader, check_batch_size
 from hexa.data.loading.statistics import measured
 from hexa.data.views.config import COLOURED
 from hexa.data.views.making import Views
-from hexa.evaluation.collective import from_main
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.checkpointing import checkpoint_blocks
@@ -29,6 +28,7 @@ from hexa.objective import STD, Objective
 from hexa.objective.shares import branches, needed
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime import precision as precisions, processes
+from hexa.runtime.processes import from_main
 from hexa.runtime.random import Stream, global_draws
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace, ScheduledOptimizer

@@ -11,7 +11,7 @@ from pathlib import Path
 from hexa.config import UserError
 from hexa.data.loading.store import UnreadableImages
 from hexa.data.loading.workers import WorkerEnded
-from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.source import digest
 from hexa.run.names import (
     ADAPTATION as ADAPTATION,
     BACKBONE as BACKBONE,

@@ -12,14 +12,13 @@ from torch import Tensor
 from hexa.config import ConfigError, UserError
 from hexa.core import Method
 from hexa.data import Source, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.store import describe_problems
 from hexa.data.loading.workers import alike
+from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_images
-from hexa.ops.photometric import unit
 from hexa.recipes.experiment import Experiment
 from hexa.run.build import Machine
 from hexa.runtime.random import Stream

@@ -39,7 +39,7 @@ from hexa.run.build import (
 from hexa.run.folder import note_of
 from hexa.run.names import CHECKPOINTS, CONFIG
 from hexa.runtime import checkpoints, paths, processes
-from hexa.runtime.progress import Progress, silent
+from hexa.runtime.console import Progress, silent
 from hexa.runtime.random import Stream
 
 #: Batch size: enough images for batch statistics close to training, few enough to be quick.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, reason
-from hexa.runtime.allocator import keep_freed_memory
+from hexa.runtime.resources import keep_freed_memory
 
 Precision = Literal["auto", "fp32", "bf16"]
 Network = TypeVar("Network", bound=nn.Module)
@@ -65,6 +65,15 @@ def place(network: Network, device: torch.device) -> Network:
         if tensor.dim() == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return network
+
+
+def to_device(
+    values: Tensor,
+    device: torch.device,
+) -> Tensor:
+    """Copy to the device without waiting for the copy."""
+    pinned = values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
+    return pinned.to(device, non_blocking=True)
 
 
 def has_native_bf16(device: torch.device) -> bool:

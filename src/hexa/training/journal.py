@@ -17,8 +17,8 @@ import torch
 
 from hexa.config import reason
 from hexa.runtime import packages, parsing, processes, rendezvous
+from hexa.runtime.console import Reporter
 from hexa.runtime.files import write_text, write_whole
-from hexa.runtime.progress import Reporter
 from hexa.training.trackers import State, Tracker, numbers
 
 METRICS = "metrics.jsonl"

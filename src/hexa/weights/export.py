@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.runtime.console import Progress, silent
 from hexa.runtime.files import by_plain_name, write_whole
-from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 from hexa.weights import onnx_file
 from hexa.weights.preparation import Given

@@ -122,6 +122,12 @@ def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
     return Preparation(IMAGENET_MEAN, std, 224, origins=origins)
 
 
+def current_name(name: str) -> str:
+    """Return timm's current name of a renamed network, such as convnext_tiny.fb_in22k for
+    convnext_tiny_in22k."""
+    return timm.models.get_deprecated_models().get(name) or name
+
+
 def of_timm(name: str) -> Preparation:
     """Return timm's configuration of a network NAME, or of its weights NAME.TAG."""
     config = timm.models.get_pretrained_cfg(name)

@@ -33,7 +33,7 @@ from hexa.weights.metadata import (
     of_config,
     of_metadata,
 )
-from hexa.weights.preparation import Given, Preparation, of_timm
+from hexa.weights.preparation import Given, Preparation, current_name, of_timm
 
 WEIGHTS = "backbone.safetensors"
 
@@ -271,10 +271,11 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
     else:
-        from hexa.weights.folders import names_network
+        if name is None and any(path.parent.glob("*config.json")):
+            from hexa.weights.folders import names_network
 
-        if name is None and names_network(path):
-            return _of_folder(path.parent, branch, None)
+            if names_network(path):
+                return _of_folder(path.parent, branch, None)
         return _foreign(weights, name)
     return Backbone(filled(config, state, str(path)), preparation, config, info)
 
@@ -312,9 +313,7 @@ def _random(name: str, seed: int) -> Backbone:
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
-    from hexa.weights.timm_weights import current
-
-    timms = current(name)
+    timms = current_name(name)
     if timms in timm.list_models() or timms in timm.list_pretrained():
         # the preparation of images is the same as for timm:NAME, for comparisons
         return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
@@ -349,9 +348,9 @@ def _pixels(size: str) -> Backbone:
 
 
 def _timm(name: str) -> Backbone:
-    from hexa.weights.timm_weights import current, load
+    from hexa.weights.timm_weights import load
 
-    name = current(name)
+    name = current_name(name)
     config = NetworkConfig(name=name.partition(".")[0])
     return Backbone(load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
 

@@ -15,8 +15,7 @@ from hexa.config import UserError, some
 from hexa.data.loading.store import readable
 from hexa.data.loading.workers import Problems, epoch_order
 from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.fingerprint import digest
-from hexa.data.sources.source import Source, Subset
+from hexa.data.sources.source import Source, Subset, digest
 from hexa.data.sources.voc import VOCSource
 from hexa.runtime.random import Stream
 from hexa_paper.detection.boxes import Boxes, read

@@ -11,7 +11,7 @@ import torch
 
 from hexa.data import Source
 from hexa.data.loading.workers import Items, choose_workers
-from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.source import digest
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
 from hexa.runtime.files import describe, sweep

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.evaluation.split import draw_images
 from hexa.ops.kmeans import spherical_kmeans

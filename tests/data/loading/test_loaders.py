@@ -18,11 +18,10 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.workers import WorkerEnded
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.crops import cut_crops
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Interrupts

@@ -13,12 +13,12 @@ from torch import Tensor
 from hexa.config import ConfigError
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
-from hexa.data.loading.evaluation_stream import evaluation_stream
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_stream
+from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Source
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
-from hexa.ops.photometric import to_device, unit
 from hexa.runtime import processes
+from hexa.runtime.precision import to_device
 from hexa.runtime.random import Stream
 
 #: Default limit in bytes for images that are kept on the device.

@@ -9,10 +9,8 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data.loading.store import available_cores
-from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.pil import quiet
+from hexa.data.sources.decode import DecodeError, quiet, unit
 from hexa.data.sources.source import Source
-from hexa.ops.photometric import unit
 
 #: Number of measured images, evenly spread over the source.
 _IMAGES = 2048

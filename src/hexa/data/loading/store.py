@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, some
-from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.pil import quiet
+from hexa.data.sources.decode import DecodeError, quiet, unit
 from hexa.data.sources.source import ArraySource, Source
-from hexa.ops.photometric import unit
-from hexa.runtime.cores import usable_cores
+from hexa.runtime.resources import usable_cores
 
 Value = TypeVar("Value")
 _BLOCK = 256

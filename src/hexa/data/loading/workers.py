@@ -24,9 +24,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from hexa.config import UserError, reason
 from hexa.data.loading.store import available_cores, readable
-from hexa.data.sources.pil import quiet
+from hexa.data.sources.decode import quiet, unit
 from hexa.data.sources.source import Source
-from hexa.ops.photometric import unit
 from hexa.runtime.output import say
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Impatient, Interrupts, stops

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -13,9 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, reason, some
-from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest
-from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample, size_of
-from hexa.data.sources.limits import read
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest, read
 from hexa.data.sources.splits import choose_split
 from hexa.runtime.paths import composed
 from hexa.runtime.random import Stream
@@ -28,6 +27,8 @@ Part = TypeVar("Part")
 _MOST_CLASSES = 100_000
 #: Maximum number of kinds of left-out files in a message.
 _MOST_KINDS = 20
+#: Bytes of each sampled file in a fingerprint: all of a photograph, the beginning of a scan of gigabytes.
+SAMPLED_BYTES = 4 << 20
 #: Images whose largest value is looked for.
 _LOOKED_AT = 32
 #: A note warns about 16-bit images whose largest value is below this.
@@ -215,7 +216,7 @@ class Source:
         files = list(self.files())
         # over a network, reading the sizes of a million files takes minutes
         some_files = files[:: max(1, len(files) // 10_000)]
-        sizes = [size_of(file) for file in some_files]
+        sizes = [_size_of(file) for file in some_files]
         contents = sample(len(files), lambda row: read(files[row], SAMPLED_BYTES))
         self.fingerprint = digest(digest(*self.paths, *sizes, *parts), samples=contents)
 
@@ -371,3 +372,37 @@ def reported(failure: str, remedy: str = "") -> Iterator[None]:
         raise UserError(
             f"{failure}: {reason(error, 300) or type(error).__name__}{remedy}"
         ) from None
+
+
+# -- fingerprints: digests of names, sizes and a sample of the contents ---------------------------
+
+
+def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes = b"\0") -> str:
+    """Return sixteen hexadecimal digits of the SHA-256 of these parts.
+
+    samples: further, large parts, one at a time in memory; each is followed by the separator.
+    """
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
+        hashed.update(b"\0")
+    for content in samples:
+        hashed.update(content)
+        hashed.update(separator)
+    return hashed.hexdigest()[:16]
+
+
+def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Yield the contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
+    for index in range(0, count, max(1, count // 100)):
+        try:
+            yield read(index)
+        except DecodeError as error:
+            yield str(error).encode(errors="replace")
+
+
+def _size_of(file: str | Path) -> str:
+    """Return the size of a file in bytes, as text."""
+    with suppress(OSError):
+        return str(os.path.getsize(file))
+    return "absent"

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hexa.config import Config, UserError
 from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.attack import (
     Attack,
@@ -45,7 +46,6 @@ from hexa.evaluation.protocol import (
 )
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.split import draw_images
-from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
 
