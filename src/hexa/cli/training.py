@@ -310,6 +310,6 @@ def _next(run: Path, data: str) -> str:
         source = open_source(data, "train")
         if source.labels is None:
             command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
-        elif "test" not in source.splits():
+        elif "test" not in source.splits:
             command += ["--holdout", "0.2"]
     return shlex.join(command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from hexa.config import UserError, whole_characters
 from hexa.runtime import files, parsing
 from hexa.runtime.files import describe, sweep, write_text
 from hexa.runtime.lock import locked
-from hexa.runtime.packages import version
 
 Result = dict[str, Any]
 
@@ -23,12 +21,6 @@ class NotWritten(UserError):
     def __init__(self, result: Result, problems: list[str]) -> None:
         super().__init__(f"the result was not written: {'; '.join(problems)}")
         self.result = result
-
-
-def versions() -> dict[str, str | None]:
-    """The software that made a number."""
-    packages = ("hexa", "torch", "torchvision", "timm", "scikit-learn", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
 
 
 def check(out: Path | None, collected: Path | None) -> str | None:

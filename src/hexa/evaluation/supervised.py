@@ -70,8 +70,10 @@ class AugmentedImages:
         self.steps = self.loader.steps_per_epoch + self._keeps_rest
         self.notes: list[str] = []
         if self.batch_size != batch_size:
-            fits = f"at most the {len(source)} labelled images, a multiple of the processes"
-            self.notes.append(f"batch_size {batch_size} became {self.batch_size}: {fits}")
+            self.notes.append(
+                f"batch_size {batch_size} became {self.batch_size}: at most the "
+                f"{len(source)} labelled images, a multiple of the processes"
+            )
         if rest and not self._keeps_rest:
             self.notes.append(
                 f"each epoch leaves out {rest} images, different ones every time, to keep batches whole"

@@ -7,12 +7,12 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from hexa.config import ConfigError, UserError
+from hexa.config import ConfigError, UserError, field_error
 from hexa.core import Method, Setting
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import PretrainLoader, check_batch_size
@@ -20,7 +20,7 @@ from hexa.data.loading.statistics import measured
 from hexa.data.views.config import COLOURED
 from hexa.data.views.making import Views
 from hexa.nn import backbones
-from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
+from hexa.nn.branch_norm import plain_state_dict
 from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.nn.encoder import Encoder
 from hexa.nn.trunk import Trunk
@@ -42,7 +42,7 @@ class Machine(NamedTuple):
     """Device and precision of a run."""
 
     device: torch.device
-    precision: str
+    precision: Literal["fp32", "bf16"]
 
     @classmethod
     def of(cls, experiment: Experiment) -> Machine:
@@ -53,7 +53,7 @@ class Machine(NamedTuple):
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the autocast context of forward passes."""
-        return precisions.autocast("bf16" if self.precision == "bf16" else "fp32", self.device)
+        return precisions.autocast(self.precision, self.device)
 
 
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
@@ -62,8 +62,10 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     images = experiment.batch_size // processes.world_size()
     parts = experiment.training.accumulate
     if images % parts or 1 < parts == images:
-        message = f"{parts} micro-batches do not divide the {images} images of a process into two or more each"
-        raise ConfigError([("training.accumulate", message)])
+        raise field_error(
+            "training.accumulate",
+            f"{parts} micro-batches do not divide the {images} images of a process into two or more each",
+        )
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
         outline = backbones.outline(experiment.network)
@@ -72,7 +74,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
                 outline, experiment.views.test_size, experiment.network.channels
             )
         except UserError as error:
-            raise ConfigError([("views.test_scale", str(error))]) from None
+            raise field_error("views.test_scale", str(error)) from None
     if refused := refusals(experiment):
         raise ConfigError(refused)
     setting = Setting(
@@ -205,8 +207,9 @@ def build_method(
     )
     processes.broadcast_state(method)
     if experiment.network.checkpoint and not checkpoint_blocks(method):
-        message = f"no blocks were found in {experiment.network.name}; leave it out"
-        raise ConfigError([("network.checkpoint", message)])
+        raise field_error(
+            "network.checkpoint", f"no blocks were found in {experiment.network.name}; leave it out"
+        )
     if experiment.training.compile:
         for network in [
             module for module in method.modules() if isinstance(module, Encoder)
@@ -261,18 +264,6 @@ def remembering(
     return Trunk.of(
         method, lambda parameter: shares.get(parameter, 1.0) > 0, pixels, machine.autocast
     )
-
-
-def branch_notes(method: Method, setting: Setting) -> list[str]:
-    """Return a note if the backbone has no batch-norms to separate the branches."""
-    extra = [branch for branch in setting.branches if branch != "main"]
-    if not extra or any(
-        isinstance(module, BranchBatchNorm) for module in method.backbone.modules()
-    ):
-        return []
-    return [
-        f"the backbone has no batch-norm, so {' and '.join(extra)} examples use the same parameters as clean views"
-    ]
 
 
 def build_objective(

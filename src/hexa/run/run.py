@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hexa.config import ConfigError, UserError, reason
+from hexa.config import ConfigError, UserError, field_error, reason
 from hexa.core import Method
 from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
@@ -22,7 +22,6 @@ from hexa.reporting.tables import format_passes
 from hexa.run.build import (
     Machine,
     backbone_of,
-    branch_notes,
     build_loader,
     build_method,
     build_objective,
@@ -140,7 +139,7 @@ class _Session:
         if experiment.start.weights is not None:
             self._show(_start_line(self.experiment))
         method = build_method(self.experiment, setting, self.machine, filled=not stored)
-        self._show(*settlements, *method.notes(), *branch_notes(method, setting))
+        self._show(*settlements, *method.notes())
         with closing(build_loader(self.experiment, source, self.machine)) as loader:
             trainer = self._trainer(source, held, method, loader)
             warnings = [*warnings, *(self._continue(trainer) if self.resumed else ())]
@@ -208,8 +207,9 @@ class _Session:
             AttributeError,
             RuntimeError,
         ) as error:  # an intact checkpoint of another experiment
-            message = f"{path} belongs to another experiment ({reason(error)}); start a new run"
-            raise UserError(message) from error
+            raise UserError(
+                f"{path} belongs to another experiment ({reason(error)}); start a new run"
+            ) from error
 
     def _train(self, trainer: Trainer, warnings: list[str], data: dict[str, Any]) -> None:
         """Train from the current step to the end, and write all files of the run.
@@ -257,8 +257,8 @@ class _Session:
             except ConfigError as error:
                 problem = error
         if processes.any_of(problem is not None, trainer.device) and not self.resumed:
-            raise problem or ConfigError(
-                [("training.tracker", "the tracker cannot start")]
+            raise problem or field_error(
+                "training.tracker", "the tracker cannot start"
             )  # rank 0 reports the reason
         if problem is not None:
             warnings.append(f"{problem}; the run continues without the tracker")

@@ -26,6 +26,8 @@ from hexa.config import UserError
 
 #: Name of the distribution in pyproject.toml.
 DISTRIBUTION = "hexa-ssl"
+#: Packages on which numbers depend.
+_PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "scikit-learn", "pillow", "pyarrow")
 _SOURCES = Path(__file__).resolve().parents[2]
 
 
@@ -39,6 +41,11 @@ def version(package: str) -> str | None:
     with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     return None
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of the packages on which numbers depend, by name."""
+    return {name: version(name) for name in _PACKAGES}
 
 
 def import_extra(module: str, extra: str, what: str) -> ModuleType:

@@ -32,21 +32,26 @@ def pick_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise UserError(f"device '{name}' is not known to torch; use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        remedy = "use auto or cpu; `hexa doctor` shows the devices of this machine"
-        raise UserError(f"device 'cuda' is not available; {remedy}")
+        raise UserError(
+            "device 'cuda' is not available; use auto or cpu; `hexa doctor` shows the "
+            "devices of this machine"
+        )
     if device.type == "cuda":
         if device.index is None:  # one process per GPU
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         count = torch.cuda.device_count()
         if device.index >= count:
-            seen = f"this machine has {count} GPUs; start at most {count} processes on it"
-            raise UserError(f"device '{device}' is not available: {seen}")
+            raise UserError(
+                f"device '{device}' is not available: this machine has {count} GPUs; start "
+                f"at most {count} processes on it"
+            )
     elif device.type != "cpu":
         try:
             torch.zeros(1, device=device).item()
         except Exception as error:  # each kind of device raises other exceptions
-            problem = f"device '{name}' cannot be used here ({reason(error)})"
-            raise UserError(f"{problem}; use auto, cpu or cuda") from None
+            raise UserError(
+                f"device '{name}' cannot be used here ({reason(error)}); use auto, cpu or cuda"
+            ) from None
     return device
 
 

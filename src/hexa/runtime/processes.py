@@ -66,8 +66,9 @@ def initialize(device: torch.device | None = None) -> None:
             shared, number, size = next(rendezvous("env://"))
         except ValueError as error:
             reason = str(error).rpartition(": ")[2]
-            problem = f"WORLD_SIZE announces several processes, but {reason}"
-            raise UserError(f"{problem}; start with torchrun") from None
+            raise UserError(
+                f"WORLD_SIZE announces several processes, but {reason}; start with torchrun"
+            ) from None
         from hexa.runtime.rendezvous import agree_on_start
 
         store = PrefixStore(agree_on_start(shared, number, size), shared)
@@ -203,8 +204,9 @@ def _together(collective: Callable[..., Any], *given: Any, **options: Any) -> An
         broken = any(word in cause.lower() for word in _OF_CONNECTION)
         if not (broken or isinstance(error, dist.DistError)):
             raise
-        what = f"another process failed; see torchrun's report ({cause[:200]})"
-        raise ProcessEnded(what) from error
+        raise ProcessEnded(
+            f"another process failed; see torchrun's report ({cause[:200]})"
+        ) from error
 
 
 def make_parts(size: int) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from hexa.config import some
 from hexa.core import Batch
-from hexa.data.loading.loaders import PretrainLoader
+from hexa.data.loading.loaders import EpochPasses, PretrainLoader
 from hexa.objective import Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
@@ -144,7 +144,7 @@ class Trainer:
             return prepared(batch, self.config.channels_last)
 
         with self.objective.score.autocast():
-            facts = method.start_epoch(epoch, self.loader.passes(epoch, next_batch))
+            facts = method.start_epoch(epoch, EpochPasses(self.loader, epoch, next_batch))
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self.clock.total, **facts)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -200,16 +201,16 @@ def load_backbone(
 
 def _loaded(text: str, seed: int, branch: str) -> Backbone:
     kind, _, name = text.partition(":")
-    named: dict[str, Callable[[], Backbone]] = {
-        "random": lambda: _random(name, seed),
-        "pixels": lambda: _pixels(name),
-        "timm": lambda: _timm(name),
-        "python": lambda: _external(text),
+    named: dict[str, Callable[[str], Backbone]] = {
+        "random": partial(_random, seed=seed),
+        "pixels": _pixels,
+        "timm": _timm,
+        "python": _external,
     }
     if kind in named:
         if branch != "main":
             raise _no_branch(text, branch)
-        return named[kind]()
+        return named[kind](name)
     path, network = paths.weights(text)
     if path.is_dir():
         return _of_folder(path, branch, network)
@@ -355,9 +356,10 @@ def _timm(name: str) -> Backbone:
     return Backbone(load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
-def _external(spec: str) -> Backbone:
+def _external(name: str) -> Backbone:
     from hexa.weights.external import external
 
+    spec = f"python:{name}"
     network = external(spec)
     how = network.preparation
     config = NetworkConfig(name="python", channels=len(how.mean), mean=how.mean, std=how.std)

@@ -30,7 +30,7 @@ class Joined(Source):
         self.name = " + ".join(source.name for source in sources)
         self.split = sources[0].split
         self.class_names = sources[0].class_names
-        self._splits = [self.split]
+        self.splits = [self.split]
         self.paths = [path for source in sources for path in source.paths]
         self.fingerprint = digest(*(source.fingerprint for source in sources))
         self.max_image_pixels = sources[0].max_image_pixels

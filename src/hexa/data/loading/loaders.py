@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
 from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_stream
@@ -29,18 +29,14 @@ def check_batch_size(batch: int, images: int, data: str) -> None:
     """Raise ConfigError if the global batch exceeds the number of images, or is not divisible by the processes."""
     world = processes.world_size()
     if batch > images:
-        raise ConfigError(
-            [
-                (
-                    "batch_size",
-                    f"{batch} is more than the {images} images of {data}; use at most {images}",
-                )
-            ]
+        raise field_error(
+            "batch_size",
+            f"{batch} is more than the {images} images of {data}; use at most {images}",
         )
     if batch % world:
         fits = max(1, batch // world) * world
-        raise ConfigError(
-            [("batch_size", f"{batch} is not divisible by {world} processes; use {fits}")]
+        raise field_error(
+            "batch_size", f"{batch} is not divisible by {world} processes; use {fits}"
         )
 
 
@@ -144,15 +140,6 @@ class PretrainLoader:
                 self._remembered[batch.step] = batch
         return batch
 
-    def passes(
-        self, epoch: int, prepare: Callable[[Batch], Batch] = lambda batch: batch
-    ) -> EpochPasses:
-        """Return passes over the data for a method to use before the first step of an epoch.
-
-        prepare: function that is applied to each batch of a pass.
-        """
-        return EpochPasses(self, epoch, prepare)
-
     def _batches(
         self,
         stream: Stream,
@@ -196,14 +183,17 @@ class PretrainLoader:
 
 
 class EpochPasses:
-    """Passes over the data of a PretrainLoader outside of training: `hexa.core.Passes`.
+    """Passes over the data of a PretrainLoader before the first step of an epoch: `hexa.core.Passes`.
 
-    labels: classes of all images, int64 [N] on the CPU, or None. stream: random stream for the method; it differs from
+    prepare: function that is applied to each batch of a pass. labels: classes of all images, int64 [N] on the CPU, or None. stream: random stream for the method; it differs from
     the streams of the passes and of training steps.
     """
 
     def __init__(
-        self, loader: PretrainLoader, epoch: int, prepare: Callable[[Batch], Batch]
+        self,
+        loader: PretrainLoader,
+        epoch: int,
+        prepare: Callable[[Batch], Batch] = lambda batch: batch,
     ) -> None:
         labels = loader.source.classes
         self.labels = None if labels is None else torch.from_numpy(labels)

@@ -42,8 +42,9 @@ def measured(source: Source) -> Statistics:
         found = list(pool.map(moments, positions))
     read = [moment for moment in found if isinstance(moment, Tensor)]
     if not read:
-        problem = f"none of {count} images can be read, e.g. {found[-1]}"
-        raise UserError(f"data '{source.title}': {problem}")
+        raise UserError(
+            f"data '{source.title}': none of {count} images can be read, e.g. {found[-1]}"
+        )
     mean, square = torch.stack(read).mean(0)
     std = (square - mean.square()).clamp(min=0).sqrt()
     return _rounded(mean), _rounded(std)

@@ -98,7 +98,12 @@ class ParquetSource(ArrowSource):
             with reported(f"data '{spec}': cannot read the {what}"):
                 self._number_labels(what, own, others, class_names(schema, label))
         size = sum(chunk.nbytes for chunk in self._bytes.chunks)
-        stamps = [str(_stamp(footer)) for footer in footers]
+        groups = [
+            [footer.row_group(number) for number in range(footer.num_row_groups)]
+            for footer in footers
+        ]
+        # rows and bytes of each row group
+        stamps = [str([(one.num_rows, one.total_byte_size) for one in group]) for group in groups]
         contents = itertools.chain(sample(len(self), self.encoded), [b"\0"])
         self.fingerprint = digest(
             str(len(self)), str(size), *stamps, samples=contents, separator=b""
@@ -180,12 +185,6 @@ def _names(chunk: Any) -> list[str | None]:
     at = chunk.type.get_field_index("path")
     is_text = at >= 0 and str(chunk.type[at].type) in ("string", "large_string")
     return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
-
-
-def _stamp(footer: Any) -> list[tuple[int, int]]:
-    """Return rows and bytes of each row group."""
-    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-    return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def unpacked(

@@ -50,7 +50,8 @@ class Source:
     """Name of the source as given by the user, without the split."""
     split: str
     """Split, such as train or test."""
-    _splits: list[str]
+    splits: list[str]
+    """All splits of the source."""
     _home: str = ""
     """Folder of the image files, with a slash at the end; empty if images are not single files."""
     _read_from: Sequence[str | Path] = ()
@@ -153,7 +154,7 @@ class Source:
     @property
     def title(self) -> str:
         """Name of the source, with the split if there are several."""
-        return f"{self.name}#{self.split}" if len(self._splits) > 1 else self.name
+        return f"{self.name}#{self.split}" if len(self.splits) > 1 else self.name
 
     @property
     def classes(self) -> Labels | None:
@@ -166,10 +167,6 @@ class Source:
         facts = {"source": self.name, "split": self.split, "images": len(self)}
         part = {} if self.drawn is None else {"drawn": self.drawn._asdict()}
         return {**facts, "fingerprint": self.fingerprint, **part}
-
-    def splits(self) -> list[str]:
-        """Return all splits of the source."""
-        return self._splits
 
     def decode(self, index: int) -> Tensor:
         """Return image `index` as uint8 [3, H, W], or in another form of `decode`. Raises DecodeError."""
@@ -207,7 +204,7 @@ class Source:
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set name and split (default: the first split), and return the part. Raises UserError for an unknown split."""
         self.name = spec
-        self._splits = list(parts)
+        self.splits = list(parts)
         self.split = choose_split(spec, split, parts)
         return parts[self.split]
 
@@ -282,7 +279,7 @@ class ArraySource(Source):
         self.images = images
         self.name = name
         self.split = split
-        self._splits = list(splits)
+        self.splits = list(splits)
         self.labels = labels
         self.class_names = class_names
         self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
