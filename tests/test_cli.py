@@ -137,7 +137,6 @@ MISTAKES = {
     "evaluate knn pixels:8 --data digits --out result.txt": "must end in .json",
     "embed pixels:8 --data digits --out features.csv": "must end in .npz or .parquet",
     "visualize x --data digits --out picture.png --num-images 0": "from 1 to 256, got 0",
-    "visualize x --data digits --out picture.png --gain nan": "above 0, got nan",
     "benchmark digits-moco-v2 --repeats -3": "from 1 to 1000, got -3",
     f"reproduce ablation --data digits --seeds 1 {2**70}": "--seeds",
     "export x --to timm --out /dev/null": "/dev/null",

@@ -67,13 +67,13 @@ class Seen:
         return ", ".join(facts)
 
 
-def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tuple[Seen, Tensor]:
+def look(source: Source, size: int, limit: float = 1 / 6) -> tuple[Seen, Tensor]:
     """Inspect a sample; also return its images as evaluation prepares them at `size`, float [n, C, S, S] in [0, 1].
 
     Near-duplicates of earlier images come last. Raises UserError if there are too few distinct images, or if the
     unreadable share is far above `limit`, the share that training accepts.
     """
-    order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[
+    order = torch.randperm(len(source), generator=Stream(0).child("looking").generator())[
         :_SAMPLE
     ].tolist()
     sides = list[int]()

@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import hexa
 from hexa.cli.declare import COMMANDS, OVERVIEW, OWN, commands
-from hexa.runtime.output import one_line, say
 
 _PURPOSE = (
     "Improve image backbones on your own images without labels; pre-train with hard examples."
@@ -239,5 +238,7 @@ def _run(arguments: list[str], begun: float) -> int:
 
 
 def _say(line: str, status: int) -> int:
+    from hexa.runtime.console import one_line, say
+
     say(one_line(line))
     return status

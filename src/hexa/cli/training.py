@@ -22,7 +22,6 @@ from hexa.cli.declare import (
     Given,
     command,
     duration,
-    flag,
     import_networks,
     option,
     say,
@@ -122,12 +121,6 @@ def _memory(row: dict[str, Any]) -> str:
     ),
     option("--domain NAME", DOMAINS + "; fields that you set take precedence"),
     *MACHINE,
-    flag(
-        "--compile",
-        "compile the networks (short for --training.compile true)",
-        action="store_const",
-        const="true",
-    ),
     TRUST,
     description="Pre-train a backbone without labels. Every field of the experiment is an option, such as --batch-size 256 "
     "or --method.temperature=0.1. `hexa pretrain RECIPE --help` lists the fields with their values in the recipe.",
@@ -179,7 +172,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
 def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
     """Print `hexa pretrain RECIPE --help` or, if `everything`, `--help-all`; return the exit status."""
     from hexa.cli import fields
-    from hexa.runtime.output import one_line, printable
+    from hexa.runtime.console import one_line, printable
 
     recipe = one_line(given.recipe or "--config FILE")
     own = list(fields.of_experiment(experiment_of(given, extra)))
@@ -243,13 +236,13 @@ SHORT = {
     "epochs": "epochs",
     "device": "training.device",
     "precision": "training.precision",
-    "compile": "training.compile",
 }
 
 
 def experiment_of(given: Given, extra: Fields) -> Experiment:
     """Return the experiment of a recipe or file, with the fields of the command line. Raises UserError."""
     from hexa.config import UserError
+    from hexa.recipes import check, listing
 
     config = getattr(given, "config", None)
     if (given.recipe is None) == (config is None):
@@ -257,7 +250,10 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
             "give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes"
         )
     if given.recipe is not None:
-        _check_recipe(given.recipe)
+        listed = listing.read()
+        # an unknown recipe is refused before torch is imported, if all recipes are listed
+        if listed.complete and not given.recipe.endswith(".py") and ".py:" not in given.recipe:
+            check(given.recipe.partition("+")[0], listed.names)
     import_networks()
     from hexa.cli import fields
     from hexa.recipes import domains, plugins
@@ -282,15 +278,6 @@ def shorthand(given: Given) -> dict[str, Any]:
     """Return the fields that short options set, by dotted path."""
     values = {path: getattr(given, name, None) for name, path in SHORT.items()}
     return {path: value for path, value in values.items() if value is not None}
-
-
-def _check_recipe(spec: str) -> None:
-    """Raise UserError for an unknown recipe before torch is imported, if all recipes are listed."""
-    from hexa.recipes import check, listing
-
-    listed = listing.read()
-    if listed.complete and not spec.endswith(".py") and ".py:" not in spec:
-        check(spec.partition("+")[0], listed.names)
 
 
 def _finished(run: Path, data: str) -> None:

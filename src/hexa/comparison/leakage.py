@@ -35,7 +35,7 @@ _CHUNK = 256
 _LEARNED = 200
 
 
-def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, Rows]:
+def thumbnails(source: Source, num_workers: int | None) -> tuple[Tensor, Rows]:
     """Return standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
     problems: dict[int, str] = {}
     how = (256, "cpu", num_workers, problems, 1.0)

@@ -337,7 +337,7 @@ def num_features(network: nn.Module, channels: int = 3) -> int:
     return width if isinstance(width, int) else num_features_at(network, 64, channels)
 
 
-def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
+def num_features_at(network: nn.Module, size: int, channels: int) -> int:
     """Return the feature width for blank images of this size. Raises UserError if the network does
     not accept them."""
     try:

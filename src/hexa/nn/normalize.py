@@ -26,7 +26,7 @@ def mean_of(values: object, channels: int | None = None) -> Channels:
     return _numbers("mean", values, -math.inf, channels)
 
 
-def std_of(values: object, channels: int | None = None) -> Channels:
+def std_of(values: object, channels: int) -> Channels:
     """Check and return finite numbers > 0, one per channel. Raises UserError."""
     return _numbers("std", values, 0, channels)
 

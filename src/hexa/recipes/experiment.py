@@ -98,9 +98,8 @@ class Experiment(Config):
         onsets(self.hard_examples)
         return self
 
-        #: Return the experiment of a mapping of fields. Raises ConfigError that names each invalid field.
 
-
+#: Return the experiment of a mapping of fields. Raises ConfigError that names each invalid field.
 validate = Experiment.from_fields
 
 

@@ -19,8 +19,8 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from hexa.config import UserError
+from hexa.runtime.console import printable
 from hexa.runtime.files import write_whole
-from hexa.runtime.output import printable
 
 INK = "#1b1f24"
 MUTED = "#5d6875"

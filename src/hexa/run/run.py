@@ -37,9 +37,8 @@ from hexa.run.folder import is_ours, mine, note, stopping_well, way_on
 from hexa.run.monitor import KnnMonitor, without_holdout
 from hexa.run.names import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT
 from hexa.runtime import checkpoints, processes
-from hexa.runtime.console import Console, Reporter
+from hexa.runtime.console import Console, Reporter, one_line
 from hexa.runtime.files import write_whole
-from hexa.runtime.output import one_line
 from hexa.training import trackers
 from hexa.training.journal import METRICS, TENSORBOARD, Journal, write_environment
 from hexa.training.monitor import Best, Scoring, Watch

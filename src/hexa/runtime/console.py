@@ -1,11 +1,14 @@
 """The console of all commands, which prints plain text, never markup, and ignores failures to
-print; and the progress display, a bar on a terminal and plain lines elsewhere."""
+print; printable text; and the progress display, a bar on a terminal and plain lines elsewhere."""
 
 from __future__ import annotations
 
 import os
+import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from rich.console import Console as RichConsole, ConsoleOptions, RenderableType
@@ -14,10 +17,30 @@ from rich.segment import Segment
 from rich.table import Column
 from rich.text import Text
 
-from hexa.runtime.output import one_line, printable
-
 #: Seconds between two plain lines for a run.
 _PAUSE = 5.0
+#: Control characters except line feeds and tabs, escape sequences, direction marks, surrogates.
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Escape (\\x1b, \\udcff) characters that a terminal would interpret or an encoding lacks."""
+    return _UNPRINTABLE.sub(
+        lambda match: match[0].encode("unicode-escape", "surrogatepass").decode(), text
+    )
+
+
+def one_line(text: str) -> str:
+    """`printable`, with escaped line feeds, which names of files and classes may contain."""
+    return printable(text).replace("\n", "\\n")
+
+
+def say(line: str) -> None:
+    """Write a line to standard error; ignore a closed stream or a full disk."""
+    with suppress(OSError, ValueError):
+        print(f"hexa: {line}", file=sys.stderr)
 
 
 class Console(RichConsole):

@@ -66,15 +66,11 @@ def _quotas() -> Iterator[float]:
 def usable_memory() -> int:
     """Return the bytes of memory that this process may use: the machine's, or a container's
     limit."""
-    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([machine, *_memory_limits()])
-
-
-def _memory_limits() -> Iterator[int]:
-    """Yield the bytes of memory that each enclosing control group allows."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder in control_groups():
         with suppress(OSError, ValueError):  # no such file, or "max"
-            yield int((folder / "memory.max").read_text())
+            limits.append(int((folder / "memory.max").read_text()))
+    return min(limits)
 
 
 @functools.cache

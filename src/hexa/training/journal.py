@@ -149,8 +149,8 @@ def write_environment(
     folder: Path,
     device: torch.device,
     precision: str,
-    resumed: int | None = None,
-    data: Mapping[str, Any] | None = None,
+    resumed: int | None,
+    data: Mapping[str, Any] | None,
 ) -> None:
     """Write environment.json: everything that a result depends on, except the configuration.
 

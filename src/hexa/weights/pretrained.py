@@ -216,8 +216,6 @@ def _loaded(text: str, seed: int, branch: str) -> Backbone:
         return _of_folder(path, branch, network)
     return _of_file(path, branch, network)
 
-    # -- of files ---------------------------------------------------------------------------------------------------------
-
 
 def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
     """Return the backbone of a run, or of a folder of transformers, timm or OpenCLIP."""
@@ -304,8 +302,6 @@ def _foreign(
     network = filled(found.config, found.state, weights.where)
     check_periods(network, weights)
     return Backbone(network, preparation, found.config, info)
-
-    # -- by name ----------------------------------------------------------------------------------------------------------
 
 
 def _random(name: str, seed: int) -> Backbone:

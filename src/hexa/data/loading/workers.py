@@ -26,7 +26,7 @@ from hexa.config import UserError, reason
 from hexa.data.loading.store import available_cores, readable
 from hexa.data.sources.decode import quiet, unit
 from hexa.data.sources.source import Source
-from hexa.runtime.output import say
+from hexa.runtime.console import say
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Impatient, Interrupts, stops
 

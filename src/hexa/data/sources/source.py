@@ -221,7 +221,7 @@ class Source:
         self,
         what: str,
         columns: Iterable[Any],
-        others: Iterable[Any] = (),
+        others: Iterable[Any],
         class_names: list[str] | None = None,
     ) -> None:
         """Set labels and class names from Arrow arrays, or set `unfit_labels`.
