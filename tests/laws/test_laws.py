@@ -144,7 +144,7 @@ def test_attack_ball_law(case: Case) -> None:
         small |= {"epsilon": 0.01, "step_size": 0.01 if small.get("steps", 1) == 1 else 0.007}
     case = Case(case.method, case.fields, {"adversarial": small})
     config = case.hard()["adversarial"]
-    made = case.objective(case.build()).examples(case.batch())
+    made = case.examples()
     clean = made[STD]
     adversarial = made["adversarial"]
     radius = (1 / 255 if config.unit == "grey" else 1.0) * config.epsilon

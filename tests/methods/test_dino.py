@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from hexa.core import MAIN, Setting
 from hexa.methods.dino import DINO, DINOConfig
 from hexa.nn.backbones import NetworkConfig, build
+from hexa.run.build import branch_notes
 from tests.methods.setting import BATCH, DATA, batch, small
 
 SIZES = (12, 12, 8)
@@ -112,3 +113,6 @@ def test_dino_vit_branches() -> None:
     main = made.embed(crops, MAIN)
     aux = made.embed(crops, Branch("aux"))
     assert torch.equal(main, aux.reshape(3, BATCH, 6))
+    (note,) = branch_notes(made, setting)
+    assert "aux" in note
+    assert branch_notes(method(), setting) == []

@@ -76,7 +76,42 @@ def test_attacked_accuracy_verdict(make_run: MakeRun) -> None:
     assert "ε = 8" in attacked
 
 
-def test_verdict_of_one_seed(make_run: MakeRun) -> None:
-    """A single seed of each arm decides nothing."""
-    runs = _two_arms(make_run, {"a": [50.0], "bb": [90.0]}, 100)
-    assert scores.verdicts(runs, ["a", "bb"]) == []
+def agresti_caffo(first: float, second: float, images: int) -> float:
+    """Half of the 95 % interval of a difference of two shares in percent, in points."""
+    variance = 0.0
+    for percent in (first, second):
+        share = (percent / 100 * images + 1) / (images + 2)
+        variance += share * (1 - share) / (images + 2)
+    return 196 * variance**0.5
+
+
+def test_verdicts_under_attack(make_run: MakeRun) -> None:
+    runs = [
+        run_with(
+            make_run(name, batch_size=8 * len(name)),
+            {
+                "protocol": "robust",
+                "metrics": {"top1": 90.0, "robust@8": robust},
+                "options": {"images": 50},
+                "data_facts": {"test": {"images": 100, "fingerprint": "x"}},
+            },
+        )
+        for name, robust in (("a", 20.0), ("bb", 60.0))
+    ]
+    clean, attacked = scores.verdicts(runs, ["a", "bb"])
+    assert "over 50 test images" in clean  # the attacked images alone were scored
+    half = agresti_caffo(20, 60, 50)
+    assert f"bb is better than a: +40.0 ± {half:.1f} points" in attacked
+    assert "ε = 8" in attacked
+    assert "over 50 test images" in attacked
+
+
+def test_verdicts_of_one_seed(make_run: MakeRun) -> None:
+    runs = _two_arms(make_run, {"a": [50.0], "bb": [52.0]}, 100)
+    (said,) = scores.verdicts(runs, ["a", "bb"])
+    half = agresti_caffo(50, 52, 100)
+    assert f"bb is not shown to differ from a: +2.0 ± {half:.1f} points" in said
+    runs = _two_arms(make_run, {"c": [60.0], "dd": [52.0]}, 10_000)
+    assert "dd is worse than c: −8.0" in scores.verdicts(runs, ["c", "dd"])[0]
+    runs = _two_arms(make_run, {"e": [60.0], "ff": [52.0]}, None)
+    assert "number of test images is unknown" in scores.verdicts(runs, ["e", "ff"])[0]

@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from hexa import recipes
 from hexa.core import Example
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.byol import BYOL
 from hexa.testing import LAWS
+from hexa.testing.check import looks_wrong
 from tests.conftest import Says
 from tests.laws.cases import Case
 
@@ -134,6 +136,26 @@ def test_law_faults(
     monkeypatch.setattr(of, name, fault(getattr(of, name)))
     with pytest.raises(AssertionError, match=said):
         LAWS[law](case)
+
+
+def of_variances(self: BYOL, embedding: Any, labels: Any) -> Any:
+    """VICReg without its covariances: a hinge on the standard deviation, and the distance of the views."""
+    hinge = (1 - embedding.std(1, correction=0)).clamp(min=0).mean(-1, keepdim=True)  # [V, 1]
+    return hinge + (embedding - embedding.flip(0)).square().mean(-1)
+
+
+def test_variance_loss_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss of variances on the sphere causes a warning."""
+    experiment = recipes.get("digits-moco-v2")
+    byol = Case("byol", {}, {}).made().method
+    experiment = experiment.model_copy(update={"method": byol, "hard_examples": {}})
+    assert looks_wrong(experiment) == ""
+    assert looks_wrong(recipes.get("digits-moco-v2")) == ""
+    monkeypatch.setattr(BYOL, "loss", of_variances)
+    assert "encoder.project" in looks_wrong(experiment)
+    embed = BYOL.embed
+    monkeypatch.setattr(BYOL, "embed", lambda self, *given: 2 * embed(self, *given))
+    assert looks_wrong(experiment) == ""
 
 
 PLUGIN = """

@@ -25,7 +25,7 @@ from hexa.cli.declare import (
 )
 def check(given: Given, extra: Fields) -> int:
     from hexa.recipes import plugins
-    from hexa.testing.check import check as run, tried
+    from hexa.testing.check import check as run, looks_wrong, tried
 
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # laws fork, which autograd refuses if it sees a GPU
     verdicts = []
@@ -40,6 +40,8 @@ def check(given: Given, extra: Fields) -> int:
     broken = any(verdict.said for verdict in verdicts)
     if given.json:
         print(json.dumps([vars(verdict) for verdict in verdicts], indent=2))
+    elif not broken and (warning := looks_wrong(experiment)):
+        say(f"warning: {warning}")
     return int(broken)
 
 

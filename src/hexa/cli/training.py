@@ -22,6 +22,7 @@ from hexa.cli.declare import (
     Given,
     command,
     duration,
+    flag,
     import_networks,
     option,
     say,
@@ -121,6 +122,12 @@ def _memory(row: dict[str, Any]) -> str:
     ),
     option("--domain NAME", DOMAINS + "; fields that you set take precedence"),
     *MACHINE,
+    flag(
+        "--compile",
+        "compile the networks (short for --training.compile true)",
+        action="store_const",
+        const="true",
+    ),
     TRUST,
     description="Pre-train a backbone without labels. Every field of the experiment is an option, such as --batch-size 256 "
     "or --method.temperature=0.1. `hexa pretrain RECIPE --help` lists the fields with their values in the recipe.",
@@ -236,6 +243,7 @@ SHORT = {
     "epochs": "epochs",
     "device": "training.device",
     "precision": "training.precision",
+    "compile": "training.compile",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -55,39 +56,65 @@ def verdicts(
     runs: Sequence[Run],
     names: Sequence[str],
 ) -> list[str]:
-    """A sentence on each difference in top-1 and robust accuracy of two arms that share two seeds or more.
+    """A sentence on each difference in top-1 and robust accuracy of two arms; none for other numbers of arms.
 
-    The difference is paired by seed. There is no sentence for other numbers of arms: a single seed does not show the
-    chance of training.
+    Arms that share two seeds or more are compared in pairs of one seed. Otherwise the interval is over test images,
+    which results do not store one by one, so that it is not paired.
     """
     arms = _arms(runs, names)
     if len(arms) != 2:
         return []
     said = []
     for (named, images, metric), cells in _collected([[run] for run in runs], _accuracies):
-        first, second = (
+        of_seeds = [
             {runs[one].config.get("seed"): cells[one][-1] for one in members if cells[one]}
             for members in arms.values()
-        )
-        gains = [second[seed] - first[seed] for seed in first if seed in second]
-        if len(gains) > 1:
-            said.append(f"{named} on {images}: {_difference(list(arms), gains, metric)}")
+        ]
+        if all(of_seeds):
+            said.append(f"{named} on {images}: {_difference(list(arms), of_seeds, metric)}")
     return said
 
 
-def _accuracies(result: Record) -> dict[str, float]:
-    """The top-1 accuracy, and the robust ones by ε."""
+def _accuracies(result: Record) -> dict[str, tuple[float, int]]:
+    """The top-1 accuracy and the robust ones by ε, each with the number of test images (0: unknown)."""
+    facts = flatten(result)
+    known = [facts.get("data_facts.test.images"), facts.get("options.images")]
+    counts = [int(number) for number in known if is_number(number)]
+    images = min(counts) if is_number(known[0]) else 0
     return {
-        str(name): float(value)
+        str(name): (float(value), images)
         for name, value in result["metrics"].items()
         if is_number(value) and (name == "top1" or str(name).startswith("robust@"))
     }
 
 
-def _difference(names: Sequence[str], gains: Sequence[float], metric: str) -> str:
-    """Say how an accuracy of the second arm differs, with its 95 % interval. gains: in points, one for each seed."""
-    gain = statistics.fmean(gains)
-    half = half_width(gains)
+def _difference(
+    names: Sequence[str],
+    scores: Sequence[dict[Any, tuple[float, int]]],
+    metric: str,
+) -> str:
+    """Say how an accuracy of the second arm differs, with its 95 % interval. scores: of both arms, by seed."""
+    first, second = scores
+    gains = [second[seed][0] - first[seed][0] for seed in first if seed in second]
+    how = f"paired over {len(gains)} seeds"
+    if len(gains) > 1:
+        gain = statistics.fmean(gains)
+        half = half_width(gains)
+    else:
+        before, images = next(iter(first.values()))
+        after, _ = next(iter(second.values()))
+        gain = after - before
+        if images < 1 or not 0 <= min(before, after) <= max(before, after) <= 100:
+            return (
+                f"the number of test images is unknown, so that a difference of {gain:+.1f} "
+                "points shows nothing"
+            )
+        # Agresti and Caffo (2000): one more image that is right and one that is wrong on each side
+        shares = [(one * images + 100) / (images + 2) for one in (before, after)]
+        spread = sum(share * (100 - share) for share in shares)
+        half = 1.96 * math.sqrt(spread / (images + 2))
+        chance = "one seed each does not show the chance of training"
+        how = f"over {images:,} test images, not paired; {chance}"
     found = f"is not shown to differ from {names[0]}"
     if abs(gain) > half:
         found = f"is {'better' if gain > 0 else 'worse'} than {names[0]}"
@@ -95,8 +122,7 @@ def _difference(names: Sequence[str], gains: Sequence[float], metric: str) -> st
     what = "top-1 accuracy"
     if metric != "top1":
         what = f"accuracy under attack of ε = {metric.removeprefix('robust@')}"
-    seeds = f"paired over {len(gains)} seeds"
-    return f"{names[1]} {found}: {points} of {what} (95 % interval {seeds})"
+    return f"{names[1]} {found}: {points} of {what} (95 % interval {how})"
 
 
 def newest(run: Run) -> list[Record]:

@@ -20,7 +20,7 @@ from hexa.data.loading.statistics import measured
 from hexa.data.views.config import COLOURED
 from hexa.data.views.making import Views
 from hexa.nn import backbones
-from hexa.nn.branch_norm import plain_state_dict
+from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.nn.encoder import Encoder
 from hexa.nn.trunk import Trunk
@@ -108,18 +108,16 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
     notes = []
     changes: dict[str, Any] = {}
     if not (network.mean and network.std):
-        statistics = from_main(lambda: measured(source))
-        for name, given, values in zip(
-            ("mean", "std"), (network.mean, network.std), statistics, strict=True
-        ):
-            if not given:
+        mean, std = from_main(lambda: measured(source))
+        for name, values in {"mean": mean, "std": std}.items():
+            if not getattr(network, name):
                 changes[f"network.{name}"] = values
                 notes.append(
                     f"network.{name}: {', '.join(map(str, values))} (measured on the images)"
                 )
-        if not network.std and min(statistics[1]) == 0:
+        if not network.std and min(std) == 0:
             raise UserError(
-                f"data '{source.name}': channel {statistics[1].index(0)} is the same in all "
+                f"data '{source.name}': channel {std.index(0)} is the same in all "
                 "images; remove this channel, or give network.std"
             )
     if network.channels != 3:
@@ -266,6 +264,18 @@ def remembering(
     )
 
 
+def branch_notes(method: Method, setting: Setting) -> list[str]:
+    """Return a note if the backbone has no batch-norms to separate the branches."""
+    extra = [branch for branch in setting.branches if branch != "main"]
+    if not extra or any(
+        isinstance(module, BranchBatchNorm) for module in method.backbone.modules()
+    ):
+        return []
+    return [
+        f"the backbone has no batch-norm, so {' and '.join(extra)} examples use the same parameters as clean views"
+    ]
+
+
 def build_objective(
     experiment: Experiment,
     method: Method,
@@ -337,8 +347,6 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
         "recipe": experiment.recipe,
         "method": experiment.method.name,
         "encoder": owner(path),
-    }
-    info |= {
         "branch": "main",
         "step": step,
         "epoch": epoch,

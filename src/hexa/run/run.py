@@ -22,6 +22,7 @@ from hexa.reporting.tables import format_passes
 from hexa.run.build import (
     Machine,
     backbone_of,
+    branch_notes,
     build_loader,
     build_method,
     build_objective,
@@ -138,7 +139,7 @@ class _Session:
         if experiment.start.weights is not None:
             self._show(_start_line(self.experiment))
         method = build_method(self.experiment, setting, self.machine, filled=not stored)
-        self._show(*settlements, *method.notes())
+        self._show(*settlements, *method.notes(), *branch_notes(method, setting))
         with closing(build_loader(self.experiment, source, self.machine)) as loader:
             trainer = self._trainer(source, held, method, loader)
             warnings = [*warnings, *(self._continue(trainer) if self.resumed else ())]

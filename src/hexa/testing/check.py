@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from hexa.config import UserError
-from hexa.core import HardExample
+from hexa.core import MAIN, HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.testing.cases import BATCH, NETWORK, SIZE, Case
@@ -51,6 +54,35 @@ def tried(experiment: Experiment) -> str:
     """Return a line that describes the cases of `check`."""
     cases = ", ".join(cases_of(experiment))
     return f"{experiment.method.name} on {BATCH} images of {SIZE} pixels, fp64, CPU; cases: {cases}"
+
+
+def looks_wrong(experiment: Experiment) -> str:
+    """Return a warning if the loss needs raw embeddings but the method embeds on the unit sphere;
+    otherwise an empty string.
+
+    Losses of unit rows depend on the position of the rows. If a shift of all rows changes nothing,
+    the loss compares rows with their mean, like the variances and covariances of VICReg, which are
+    bounded on a sphere.
+    """
+    case = cases_of(experiment)["plain"]
+    method = case.build()
+    data = case.batch()
+    embedding = method.embed(method.anchors(data), MAIN).detach()
+    labels = method.pseudo_labels(data, embedding)
+    lengths = embedding.norm(dim=-1)
+    if not torch.allclose(lengths, torch.ones_like(lengths), atol=1e-4):
+        return ""
+    generator = torch.Generator().manual_seed(0)
+    noise = 0.1 * torch.randn(embedding.shape, generator=generator, dtype=embedding.dtype)
+    loss = method.loss(embedding, labels)
+    moved = float((method.loss(embedding + noise, labels) - loss).detach().abs().max())
+    shifted = float((method.loss(embedding + noise[:1, :1], labels) - loss).detach().abs().max())
+    if not 0 < moved < math.inf or shifted > 1e-6 * moved:
+        return ""
+    return (
+        "`embed` returns unit rows, but `loss` ignores a shift of all rows, like variance losses "
+        "(VICReg); let `embed` return the raw embeddings, encoder.project(crops, branch)"
+    )
 
 
 def cases_of(experiment: Experiment) -> dict[str, Case]:

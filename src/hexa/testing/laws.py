@@ -117,7 +117,7 @@ def scores_follow_their_images(case: Case) -> None:
     images."""
     case = case.grouped()
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(2))
-    for name, example in case.objective(case.build()).examples(case.batch()).items():
+    for name, example in case.examples().items():
         scores = example.score(example)[:, order]
         _close(
             example.score(example.select(order)), scores, f"scores of {name} with reordered images"
@@ -127,7 +127,7 @@ def scores_follow_their_images(case: Case) -> None:
 def hard_examples_are_valid_pixels(case: Case) -> None:
     """Hard examples have pixels in [0, 1], no gradient and the shape of their source, and differ
     from the clean view."""
-    made = case.objective(case.build()).examples(case.batch())
+    made = case.examples()
     for name, example in made.items():
         for crop, clean in zip(example.crops, made[STD].crops, strict=False):
             low = float(crop.min())
@@ -151,7 +151,7 @@ def an_attack_raises_the_loss(case: Case) -> None:
     case = replace(case, hard_examples={"adversarial": attack})
     if not case.fits:
         return
-    made = case.objective(case.build()).examples(case.batch())
+    made = case.examples()
     clean = made[STD]
     adversarial = made["adversarial"]
     generation = Branch.of(attack.generation, update=False)
@@ -178,7 +178,7 @@ def an_attack_raises_the_loss(case: Case) -> None:
 
 def mixture_weights_sum_to_one(case: Case) -> None:
     """The mixture weights of an example sum to 1 for each crop and image."""
-    for name, example in case.objective(case.build()).examples(case.batch()).items():
+    for name, example in case.examples().items():
         total = torch.stack([weight for _, weight in example.mixture]).sum(0)
         _close(total, torch.ones_like(total), f"the sum of the weights of {name}")
 

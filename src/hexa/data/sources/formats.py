@@ -83,13 +83,8 @@ def _in_range(values: Pixels) -> Pixels:
     if not is_float and values.dtype != np.int32:
         return values
     most = 1 if is_float else _MOST
-    low = float(values.min())
-    high = float(values.max())
-    if not (low >= 0 and high <= most):  # also true of nan
-        kind = "floats" if is_float else "32-bit integers"
-        raise DecodeError(
-            f"{kind} range from {low:g} to {high:g}; give values from 0 to {most}, or SOURCE,max_value=N"
-        )
+    kind = "floats" if is_float else "32-bit integers"
+    _check_range(values, most, kind, f"; give values from 0 to {most}, or SOURCE,max_value=N")
     return values.astype(np.float32 if is_float else np.uint16, copy=False)
 
 
@@ -97,11 +92,15 @@ def _white(values: Pixels, max_value: int | None) -> Pixels:
     """Scale values of more than 8 bits from [0, max_value] to uint16. Raises DecodeError for values out of range."""
     if max_value is None or values.dtype == np.uint8:
         return values
+    _check_range(values, max_value, "values", f", beyond max_value={max_value}")
+    return np.round(values.astype(np.float64) * (_MOST / max_value)).astype(np.uint16)
+
+
+def _check_range(values: Pixels, most: int, kind: str, remedy: str) -> None:
     low = float(values.min())
     high = float(values.max())
-    if not (low >= 0 and high <= max_value):  # also true of nan
-        raise DecodeError(f"values range from {low:g} to {high:g}, beyond max_value={max_value}")
-    return np.round(values.astype(np.float64) * (_MOST / max_value)).astype(np.uint16)
+    if not (low >= 0 and high <= most):  # also true of nan
+        raise DecodeError(f"{kind} range from {low:g} to {high:g}{remedy}")
 
 
 def _tensor(values: Pixels, channels: int) -> Tensor:
