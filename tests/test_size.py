@@ -21,7 +21,7 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "src/hexa": Budget(194_740, 10, 30),
+    "src/hexa": Budget(194_690, 10, 30),
     "src/hexa_paper": Budget(41_200, 10, 10),
     "tests": Budget(230_200, 11, 60),
 }

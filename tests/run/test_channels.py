@@ -88,9 +88,7 @@ def test_sixteen_bit_loading(data: str) -> None:
 def test_sixteen_bit_evaluation(data: str) -> None:
     """Evaluation sees all bits."""
     source = open_source(data, "test", channels=BANDS)
-    ((images, _, index),) = evaluation_batches(
-        source, EvaluationTransform(SIDE), COUNT, num_workers=0
-    )
+    ((images, index),) = evaluation_batches(source, EvaluationTransform(SIDE), COUNT, num_workers=0)
     for image, place in zip(images, index.tolist(), strict=True):
         assert torch.equal(image, source.decode(place).float() / 65535)
     enlarged = EvaluationTransform(2 * SIDE, interpolation="bicubic")(source.decode(0))

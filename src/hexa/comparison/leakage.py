@@ -41,7 +41,7 @@ def thumbnails(source: Source, num_workers: int | None) -> tuple[Tensor, Rows]:
     how = (256, "cpu", num_workers, problems, 1.0)
     grey = [torch.zeros(0, THUMB**2)]
     positions = [torch.zeros(0, dtype=torch.int64)]
-    for images, _, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), *how):
+    for images, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), *how):
         grey.append(images.mean(1).flatten(1))
         positions.append(index)
     return standardised(torch.cat(grey)), torch.cat(positions).numpy()

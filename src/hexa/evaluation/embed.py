@@ -85,13 +85,13 @@ def embed(
         last = last_maps(frozen.network, str(backbone), size, loaded.network_config.channels)
         how["forward"] = lambda images: last(frozen.normalize(images))
     look = None if request.bare or request.dense else Look(seen)
-    features, labels, positions = extract(loaded, source, look=look, **how)
+    features, positions = extract(loaded, source, look=look, **how)
     places = positions.tolist()
     appearances = None if look is None else [look.found[place] for place in places]
     origin = None if look is None else _origin(backbone, loaded, source, request)
     content = (
         features.numpy(),
-        None if labels is None else labels.numpy(),
+        None if source.labels is None else source.labels[places],
         np.array([whole_characters(source.paths[place]) for place in places]),
         appearances,
         origin,

@@ -157,8 +157,9 @@ def accuracy(
     test: Source,
 ) -> dict[str, float]:
     """Accuracies of a network and its classifier on labelled images, as evaluation sees them."""
-    features, labels, _ = extract(backbone, test, **task.extraction)
-    assert labels is not None
+    features, positions = extract(backbone, test, **task.extraction)
+    assert test.labels is not None
+    labels = torch.from_numpy(test.labels)[positions]
     return accuracies(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)
 
 

@@ -47,7 +47,7 @@ class EmbeddedImages:
     ) -> EmbeddedImages:
         """At most `limit` images, drawn by the seed, through the frozen backbone. progress: as for `extract`."""
         some = Subset(source, draw_images(len(source), limit, Stream(seed).child("gallery")))
-        features, _, positions = extract(
+        features, positions = extract(
             backbone, some, device=precisions.pick_device("auto"), progress=progress
         )
         unit = functional.normalize(features, dim=1).numpy()

@@ -52,24 +52,22 @@ def evaluation_batches(
     tolerance: float = 0.01,
     share: tuple[int, int] = (0, 1),
     look: Look | None = None,
-) -> Iterator[tuple[Tensor, Tensor | None, Tensor]]:
-    """Yield all images once, in order: images float [B, C, S, S] in [0, 1], labels int64 [B] or None, positions [B].
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield all images once, in order: images float [B, C, S, S] in [0, 1] and positions int64 [B].
 
-    Images and labels are on `device`, positions (int64) on the CPU. Unreadable images are left out and entered in
+    Images are on `device`, positions on the CPU. Unreadable images are left out and entered in
     `problems`; a UserError lists them if their share exceeds `tolerance`. share: (r, n) yields every n-th batch, starting
     at batch r, so that n processes share the work. look: function to apply to the decoded images.
     """
     problems = {} if problems is None else problems
     target = torch.device(device)
-    labels = None if source.labels is None else torch.from_numpy(source.labels)
     how = (target, num_workers, problems, tolerance)
     for images, index in evaluation_stream(
         source, transform, batch_size, *how, share=share, look=look
     ):
-        chosen = None if labels is None else to_device(labels[index], target)
         # one pass over the pixels converts type and memory format
         pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
-        yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, chosen, index
+        yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, index
 
 
 def evaluation_stream(

@@ -266,9 +266,10 @@ def test_batches(
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
     how = (batch, task.device, task.num_workers, problems)
     task.report(doing, 0, len(rows))  # the first images may take minutes
-    for images, labels, index in evaluation_batches(source, task.transform, *how):
-        assert labels is not None, "a task has labelled sources"
+    assert task.test.labels is not None, "a task has labelled sources"
+    for images, index in evaluation_batches(source, task.transform, *how):
         places = rows[index.numpy()]
+        labels = torch.from_numpy(task.test.labels[places]).to(task.device)
         yield images, labels, places, [stream.child(int(place)) for place in places]
         task.report(doing, int(index[-1]) + 1, len(rows))
     if problems:
