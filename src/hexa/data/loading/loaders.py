@@ -185,8 +185,8 @@ class PretrainLoader:
 class EpochPasses:
     """Passes over the data of a PretrainLoader before the first step of an epoch: `hexa.core.Passes`.
 
-    prepare: function that is applied to each batch of a pass. labels: classes of all images, int64 [N] on the CPU, or None. stream: random stream for the method; it differs from
-    the streams of the passes and of training steps.
+    prepare: function that is applied to each batch of a pass. labels: classes of all images, int64 [N] on the CPU, or
+    None. stream: random stream for the method; it differs from the streams of the passes and of training steps.
     """
 
     def __init__(
