@@ -24,7 +24,8 @@ def decode(
     """`hexa.data.sources.decode.decode` for all images except plain JPEGs; raises any error of a parser."""
     kind = kind_of(data)
     if kind == "NPY":
-        return _tensor(_white(bands.read_npy(data, max_pixels), max_value), channels)
+        values = bands.read_npy(data, max_pixels)
+        return _tensor(_white(values, max_value), channels)
     if channels == 3:
         return _rgb(data, max_pixels, max_value, shrink)
     if channels > 1 and kind == "TIFF":
@@ -33,7 +34,8 @@ def decode(
     image = pil.upright(data, max_pixels)
     if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
         image = _to_rgb(image).convert("L")
-    return _tensor(_in_range(_white(np.asarray(image), max_value)), channels)
+    values = _white(np.asarray(image), max_value)
+    return _tensor(_in_range(values), channels)
 
 
 def _rgb(data: bytes, max_pixels: int, max_value: int | None, shrink: int) -> Tensor:
@@ -41,7 +43,8 @@ def _rgb(data: bytes, max_pixels: int, max_value: int | None, shrink: int) -> Te
     deep = None if max_value is None else bands.deep(data, max_pixels)
     if deep is None:
         return _rgb_of(pil.upright(data, max_pixels, shrink))
-    image = Image.fromarray(np.squeeze(_eight_bits(_white(deep, max_value))))
+    levels = _eight_bits(_white(deep, max_value))
+    image = Image.fromarray(np.squeeze(levels))
     pil.turn(image, like=pil.opened(data, max_pixels))
     return _rgb_of(image)
 
@@ -51,8 +54,10 @@ def _rgb_of(image: Image.Image) -> Tensor:
     if image.mode.startswith("I") or image.mode == "F":
         image = Image.fromarray(_eight_bits(np.asarray(image)))
     if image.mode == "L" and "transparency" not in image.info:
-        return torch.from_numpy(np.array(image)).expand(3, -1, -1).contiguous()
-    return torch.from_numpy(np.array(_to_rgb(image))).permute(2, 0, 1)
+        grey = torch.from_numpy(np.array(image))
+        return grey.expand(3, -1, -1).contiguous()
+    pixels = np.array(_to_rgb(image))
+    return torch.from_numpy(pixels).permute(2, 0, 1)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
