@@ -18,7 +18,9 @@ class SideStream:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._side: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._step: torch.cuda.Event | None = None
 
     def batch(self, make: Callable[[], Batch]) -> tuple[Batch, float]:
