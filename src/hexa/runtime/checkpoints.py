@@ -101,7 +101,7 @@ def load(
     """
     content = _read(path, device, mapped, compare)
     try:
-        shards = [content.get("method")]
+        shards: list[Any] = [content.get("method")]
         for number in range(1, content.get("parts", 1)):
             part = _read(path.with_suffix(f".part{number}"), device, mapped, compare)
             if part["step"] != content["step"]:
