@@ -46,3 +46,27 @@ def test_printed_memory(capsys: pytest.CaptureFixture[str]) -> None:
     experiment = recipes.get("digits-moco-v2")
     gigabytes = memory_of(experiment, experiment.batch_size, torch.float32) / 1e9
     assert f"{gigabytes:.3g} GB in fp32" in capsys.readouterr().out
+
+
+def test_printed_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Modifiers in any order and fields count; expectations for the plain recipe are left out."""
+    name = "digits-moco-v2+cutmix+adversarial"
+    cli.main(["recipes", name, "--batch-size", "64", "--training.accumulate=4"])
+    said = capsys.readouterr().out.splitlines()
+    gigabytes = memory_of(recipes.get(name), 16, torch.float32) / 1e9
+    assert said[0] == "digits-moco-v2+adversarial+cutmix"
+    assert said[1].split(" on ")[0].split(" + ")[1:] == ["adversarial", "cutmix"]
+    assert f"{gigabytes:.3g} GB in fp32 (64 images)" in said[2]
+    assert not any("expected" in line for line in said)
+
+
+def test_mistyped_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names and fields are checked as by `hexa pretrain`."""
+    cases = {
+        ("digits-moco-v3+cutmix",): "digits-moco-v2",
+        ("digits-moco-v2", "--bach-size=3"): "batch_size",
+    }
+    for arguments, meant in cases.items():
+        status = cli.main(["recipes", *arguments])
+        assert status == 2
+        assert f"did you mean '{'--' if '_' in meant else ''}{meant}'" in capsys.readouterr().err
