@@ -12,7 +12,7 @@ import torch
 
 from hexa.core.method import Passes
 from hexa.data.loading.evaluation_stream import EvaluationTransform
-from hexa.data.loading.loaders import EpochPasses, PretrainLoader
+from hexa.data.loading.loaders import PretrainLoader
 from tests.data.batches import SIZE, array, each_process, loader_of, photographs, same
 
 COUNT = 37
@@ -43,23 +43,23 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def test_view_pass(make: Any) -> None:
     """A pass over views is like an epoch, and comes again."""
-    passes: Passes = EpochPasses(make(), 3)
+    passes: Passes = make().passes(3)
     batches = list(passes.views())
     found = [[crop.shape for crop in batch.crops] for batch in batches]
     expected = [[(8, 3, 16, 16)] * 2 + [(8, 3, 7, 7)] * 2] * 4
     assert found == expected
     assert len(set(torch.cat([batch.index for batch in batches]).tolist())) == 32
-    for again in (passes.views(), EpochPasses(make(), 3).views()):
+    for again in (passes.views(), make().passes(3).views()):
         assert all(same(left, right) for left, right in zip(batches, again, strict=True))
 
 
 def test_view_pass_independence(make: Any) -> None:
     """Views of a pass are none that another pass or training shows."""
     loader = make()
-    passes = [list(EpochPasses(loader, epoch).views()) for epoch in (0, 1)]
+    passes = [list(loader.passes(epoch).views()) for epoch in (0, 1)]
     epochs = [list(loader.epoch(epoch)) for epoch in (0, 1)]
     for left, right in itertools.combinations(
-        [*passes, *epochs, list(EpochPasses(make(seed=1), 0).views())], 2
+        [*passes, *epochs, list(make(seed=1).passes(0).views())], 2
     ):
         assert not torch.equal(left[0].index, right[0].index)
     streams = [batch.stream for batches in (*passes, *epochs) for batch in batches]
@@ -74,7 +74,7 @@ def test_image_pass_shares(make: Any, monkeypatch: pytest.MonkeyPatch, world: in
     shares = []
     for _ in each_process(world, monkeypatch):
         loader = make()
-        batches = list(EpochPasses(loader, 1).images())
+        batches = list(loader.passes(1).images())
         shares.append(torch.cat([batch.index for batch in batches]).tolist())
         transform = EvaluationTransform(SIZE)
         for batch in batches:
@@ -98,7 +98,7 @@ def test_pass_isolation(tmp_path: Path) -> None:
     batches = loader.epoch(0)
     made = [next(batches)]
     training = set(multiprocessing.active_children()) - before
-    passes = EpochPasses(loader, 1)
+    passes = loader.passes(1)
     waited = loader.wait_seconds
     assert len(list(passes.views())) == 4
     assert len(list(passes.images())) == 5

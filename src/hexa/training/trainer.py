@@ -13,7 +13,7 @@ import torch
 
 from hexa.config import some
 from hexa.core import Batch
-from hexa.data.loading.loaders import EpochPasses, PretrainLoader
+from hexa.data.loading.loaders import PretrainLoader
 from hexa.objective import Objective
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted, Interrupts
@@ -150,7 +150,7 @@ class Trainer:
             return prepared(batch, self.config.channels_last)
 
         with self.objective.score.autocast():
-            facts = method.start_epoch(epoch, EpochPasses(self.loader, epoch, next_batch))
+            facts = method.start_epoch(epoch, self.loader.passes(epoch, next_batch))
         method.train()
         if facts:
             self.journal.write("epoch", self.step, epoch=epoch, seconds=self.clock.total, **facts)

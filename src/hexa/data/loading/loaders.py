@@ -140,6 +140,15 @@ class PretrainLoader:
                 self._remembered[batch.step] = batch
         return batch
 
+    def passes(
+        self, epoch: int, prepare: Callable[[Batch], Batch] = lambda batch: batch
+    ) -> EpochPasses:
+        """Return passes over the data for a method to use before the first step of an epoch.
+
+        prepare: function that is applied to each batch of a pass.
+        """
+        return EpochPasses(self, epoch, prepare)
+
     def _batches(
         self,
         stream: Stream,
@@ -190,10 +199,7 @@ class EpochPasses:
     """
 
     def __init__(
-        self,
-        loader: PretrainLoader,
-        epoch: int,
-        prepare: Callable[[Batch], Batch] = lambda batch: batch,
+        self, loader: PretrainLoader, epoch: int, prepare: Callable[[Batch], Batch]
     ) -> None:
         labels = loader.source.classes
         self.labels = None if labels is None else torch.from_numpy(labels)
