@@ -65,17 +65,14 @@ class _Times:
         affordable = int(np.clip(_JUDGING * seconds / each, *_JUDGED))
         return min(affordable, len(self.given.labelled or self.given.source))
 
-    def after(self, size: int, seconds: float) -> float:
-        """Return the seconds for everything after training at view size `size`, if --time is `seconds`."""
+    def others(self, size: int, seconds: float) -> float:
+        """Return the seconds for everything except training at view size `size`, if --time is `seconds`."""
         costs = self.costs
         used = costs.score(self.given.used(size))
         clean = (1 + _SCORED) * used + 3 * costs.read + costs.score(self.given.draft.views.size)
         attacked = max(ATTACKING * seconds, ATTACKED[0] * FORWARDS * used)
-        return _END + attacked + self.judged(size, seconds) * clean
-
-    def others(self, size: int, seconds: float) -> float:
-        """Return the seconds for everything except training at view size `size`, if --time is `seconds`."""
-        return self.spent + 1.5 * self.costs.setup + self.after(size, seconds)
+        fixed = self.spent + 1.5 * costs.setup + _END
+        return fixed + attacked + self.judged(size, seconds) * clean
 
     def room(self, size: int) -> float:
         """Return the seconds for training at view size `size`."""
@@ -145,7 +142,6 @@ def _experiment(
         changes["epochs"] = math.ceil(passes)
         changes["max_steps"] = max(1, int(passes * per_epoch))
         changes["training.max_seconds"] = times.room(size) / SPARE
-        changes["training.reserve_seconds"] = times.after(size, given.budget.seconds)
     kept = {path: value for path, value in changes.items() if path not in given.fields}
     return override(given.at(size), kept)
 
