@@ -72,10 +72,13 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, _users: Iterator[Path]) -> None:
 
 @pytest.fixture
 def says(capsys: pytest.CaptureFixture[str]) -> Says:
-    """says("embed", …) runs that command here, which has to end with `status`: what it wrote, as .out and .err."""
+    """says("embed FILE …") runs that command here, which has to end with `status`: what it wrote, as .out and .err.
 
-    def run(*words: object, status: int = 0) -> Any:
-        assert main([str(word) for word in words]) == status
+    Words with spaces follow as further arguments.
+    """
+
+    def run(line: str, *words: object, status: int = 0) -> Any:
+        assert main([*line.split(), *map(str, words)]) == status
         return capsys.readouterr()
 
     return run
@@ -108,8 +111,8 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return half of the embedded digits, for tests in which the images do not matter."""
+    """Replace the embedded digits by a quarter of them, for tests in which images do not matter."""
     every = load_digits(return_X_y=True)
     monkeypatch.setattr(
-        "sklearn.datasets.load_digits", lambda **_: tuple(values[::2] for values in every)
+        "sklearn.datasets.load_digits", lambda **_: tuple(values[::4] for values in every)
     )

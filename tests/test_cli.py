@@ -135,7 +135,7 @@ def test_command_line_mistakes(
 ) -> None:
     """A mistake is one line with a remedy."""
     monkeypatch.chdir(tmp_path)
-    err = says(*line.split(), status=2).err
+    err = says(line, status=2).err
     assert err.startswith("hexa: error: ")
     assert err.count("\n") == 1
     assert MISTAKES[line] in err
@@ -193,7 +193,7 @@ def test_next_command(
     """The next command suits the images."""
     data = plain_images(tmp_path, dict.fromkeys(files.split(), (8, 8)))
     monkeypatch.setattr("hexa.run.run.pretrain", lambda *_, **__: Path("RUN"))
-    out = says("pretrain", "digits-moco-v2", "--data", data).out
+    out = says(f"pretrain digits-moco-v2 --data {data}").out
     assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in out
 
 
@@ -241,6 +241,6 @@ def test_address_space_limit() -> None:
 
 
 def test_mistyped_required_option(says: Says) -> None:
-    said = says("harden", "x", "--dta", "digits", status=2).err
+    said = says("harden x --dta digits", status=2).err
     assert "required: --data" in said
     assert "--dta: did you mean '--data'?" in said

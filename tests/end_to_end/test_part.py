@@ -61,7 +61,7 @@ def test_part_run_resume(tmp_path: Path) -> None:
 def test_part_evaluation(tmp_path: Path, says: Says) -> None:
     """An evaluation learns from a part and scores all images."""
     out = tmp_path / "result.json"
-    said = says("evaluate", "knn", "pixels:8", "--data", "digits", "--out", out, *ASKED).out
+    said = says(f"evaluate knn pixels:8 --data digits --out {out}", *ASKED).out
     result = json.loads(out.read_text())
     assert result["protocol"].endswith("-200-images")
     assert result["data_facts"]["fit"]["images"] == 200

@@ -78,11 +78,11 @@ def used_everywhere(weights: str, size: int, folder: Path, says: Says) -> None:
     data = folder / "images"
     few = folder / "few"
     source = ["--data", data]
-    says("embed", weights, *source, "--size", size, "--out", folder / "x.npz")
+    says(f"embed {weights}", *source, "--size", size, "--out", folder / "x.npz")
     with np.load(folder / "x.npz") as file:
         assert np.isfinite(file["features"]).all()
         assert file["features"].std(0).max() > 0
-    says("compare", weights, "pixels:8", *source, "--size", size, "--out", folder / "compared")
+    says(f"compare {weights} pixels:8", *source, "--size", size, "--out", folder / "compared")
     assert f'"size": {size}' in (folder / "compared" / "compare.json").read_text()
     planned = ["adapt", weights, "--data", str(data), "--labelled", str(few), "--plan"]
     assert main(planned) in (0, 2)  # 2: not enough time
@@ -98,10 +98,10 @@ def used_everywhere(weights: str, size: int, folder: Path, says: Says) -> None:
         through_timm(record["winner"]["load"], winner)
         assert winner.image_size in (size, load_backbone(weights).image_size)
     exported = folder / "x.safetensors"
-    said = says("export", weights, "--to", "timm", "--size", size, "--out", exported).out
+    said = says(f"export {weights} --to timm --size {size} --out {exported}").out
     assert str(size) in said
     assert load_backbone(exported).image_size == size
-    says("export", folder / "adapt", "--to", "onnx", "--out", folder / "x.onnx")
+    says(f"export {folder / 'adapt'} --to onnx --out {folder / 'x.onnx'}")
 
 
 @pytest.mark.parametrize(("name", "options", "size"), NETWORKS, ids=[one[0] for one in NETWORKS])

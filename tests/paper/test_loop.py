@@ -21,6 +21,7 @@ from tests.paper import conftest
 
 TINY = conftest.TINY | {"method.queue_size": 256}
 SHORT: dict[str, Any] = {"seeds": (0,), "epochs": 1, "rates": (0.03,)}
+pytestmark = pytest.mark.usefixtures("few_digits")
 
 
 def carry_out(out: Path, experiment: str = "ablation", **changes: Any) -> dict[str, Any]:

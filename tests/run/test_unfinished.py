@@ -17,7 +17,7 @@ def test_unfinished_run_note(tmp_path: Path, says: Says) -> None:
     """An unfinished run is named."""
     run = a_run(tmp_path / "run", tiny())
     note = f"note: {run} is unfinished.*; {{}} "
-    said = says("export", run, "--to", "timm", "--out", tmp_path / "out.safetensors").out
+    said = says(f"export {run} --to timm --out {tmp_path / 'out.safetensors'}").out
     assert re.search(note.format(f"hexa resume {run}"), said)
     embedding = ("embed", run, "--data", "digits#test", "--out", tmp_path / "out.npz")
     (run / "adapt.json").write_text("{}")
@@ -44,8 +44,6 @@ def test_picture_stages_and_counts(
     assert (
         says("visualize", *given).err == "opening the images …\nmaking hard examples …\ndrawing …\n"
     )
-    assert (
-        says("figure", "view-space", *given).err == "opening the images …\nmaking views of them …\n"
-    )
+    assert says("figure view-space", *given).err == "opening the images …\nmaking views of them …\n"
     monkeypatch.setattr("hexa.runtime.progress.ProgressBar.PAUSE", 0.0)
-    assert "extracting features: 1,347 of 1,347" in says("figure", "clusters", *given).err
+    assert "extracting features: 1,347 of 1,347" in says("figure clusters", *given).err

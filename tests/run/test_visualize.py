@@ -69,7 +69,7 @@ def test_private_files_of_run(tmp_path: Path, says: Says) -> None:
         assert f"{named}', which are opened only on request" in found
         assert "--data" in found
     assert not (tmp_path / "a.png").exists()
-    says("visualize", run, *picture, "--data", "digits")
-    says("visualize", run, *picture, "--trust")
+    says(f"visualize {run}", *picture, "--data", "digits")
+    says(f"visualize {run}", *picture, "--trust")
     note(named)  # as a training does
-    says("visualize", run, *picture)
+    says(f"visualize {run}", *picture)

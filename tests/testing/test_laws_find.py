@@ -180,7 +180,7 @@ def digits():
 @pytest.mark.parametrize(("offset", "status"), [(0, 0), (0.7, 1)])
 def test_check_command(tmp_path: Path, says: Says, offset: float, status: int) -> None:
     (tmp_path / "mine.py").write_text(PLUGIN.format(offset=offset))
-    out = says("check", f"{tmp_path / 'mine.py'}:digits", status=status).out
+    out = says(f"check {tmp_path / 'mine.py'}:digits", status=status).out
     assert out.count("ok ") + out.count("BROKEN") == len(LAWS)
     tried = "moco on 8 images of 12 pixels, fp64, CPU; cases: plain, adversarial, cutmix, grey"
     assert out.startswith(tried)
