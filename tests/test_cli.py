@@ -213,21 +213,21 @@ def test_time_option(says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "hexa.run.run.pretrain",
         lambda experiment, out, **_: trained.append(experiment) or Path(out),
     )
-    begin = ("pretrain", "digits-moco-v2", "--out", tmp_path / "run")
-    out = says(*begin, "--time", "1h").out
+    begin = f"pretrain digits-moco-v2 --out {tmp_path / 'run'} --time"
+    out = says(f"{begin} 1h").out
     (made,) = trained
     assert made.epochs == 5
     assert "5 epochs of 1,347 images" in out
     assert 3000 < made.training.max_seconds < 3240
     for words, said in (
-        (["--time", "9m"], "one epoch alone takes 10 min"),
-        (["--time", "1m", "--epochs", "3"], "--time chooses the length; leave out --epochs"),
-        (["--time", "1m", "--max_steps", "3"], "--time chooses the length"),
-        (["--time", "soon"], "--time: must be a number"),
+        ("9m", "one epoch alone takes 10 min"),
+        ("1m --epochs 3", "--time chooses the length; leave out --epochs"),
+        ("1m --max_steps 3", "--time chooses the length"),
+        ("soon", "--time: must be a number"),
     ):
-        assert said in says(*begin, *words, status=2).err
+        assert said in says(f"{begin} {words}", status=2).err
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "under torchrun give --epochs" in says(*begin, "--time", "1m", status=2).err
+    assert "under torchrun give --epochs" in says(f"{begin} 1m", status=2).err
     assert len(trained) == 1
 
 

@@ -141,15 +141,16 @@ def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path, sa
     assert tables[0] == tables[1]
 
 
-def test_adapt_transformer_image_size(photos: Path, tmp_path: Path, says: Says) -> None:
-    """A transformer is adapted at the size that was given."""
+@pytest.mark.parametrize("command", ["adapt", "harden"])
+def test_transformer_image_size(command: str, photos: Path, tmp_path: Path, says: Says) -> None:
+    """A transformer is adapted and hardened at the size that was given."""
     config = NetworkConfig(
         name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3}
     )
     start = save_backbone(random_backbone(config, 224, seed=5), tmp_path / "start.safetensors")
     length = "--epochs=1 --max_steps=1 --batch_size=16 --training.report=false --views.size=64"
     data = f"--data=folder:{photos}/train --out={tmp_path / 'run'}"
-    says(f"adapt {start} {data} {QUICK} {length} --time=20m")
+    says(f"{command} {start} {data} {QUICK} {length} --time=20m")
     assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
 
 

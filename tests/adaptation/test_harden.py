@@ -135,7 +135,6 @@ def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert judged["table"]["rows"][0][0] == "k-NN, % ↑"
     assert judged["request"]["price"] == 100
     assert judged["comparison"]["images"] == 450  # of the 100 that were planned without labels
-    assert judged["plan"] == run(epochs=1, labelled="digits#test", price=99.0)["plan"]
     assert [line.partition(":")[0] for line in judged["plan"]] == [
         "images",
         "method",
@@ -203,7 +202,7 @@ def test_harden_judging_size(
     assert found.record["attack"] == attack_of(Judge(labels_of(images))) | {
         "images": found.record["attacked"]
     }
-    named = f"APGD-CE and APGD-T (20 steps, 3 targets) of {found.record['attacked']} images"
+    named = f"APGD-CE and APGD-T (3 steps, 1 targets) of {found.record['attacked']} images"
     assert named in found.verdict
     assert found.record["changes"].keys() >= {CLEAN, *ATTACKED}
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from benchmarks.memory import peak_bytes
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.core import MAIN, Batch
 from hexa.measure.activations import memory_of
 from hexa.recipes.experiment import override
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.runtime.random import Stream
+from tests.conftest import Says
 
 CPU = {"training.device": "cpu", "training.channels_last": False}
 
@@ -41,8 +41,8 @@ def test_published_batch() -> None:
     assert 1.9 < fp32 / bf16 < 2
 
 
-def test_printed_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["recipes", "digits-moco-v2"])
+def test_printed_memory(says: Says) -> None:
+    told = says("recipes digits-moco-v2").out
     experiment = recipes.get("digits-moco-v2")
     gigabytes = memory_of(experiment, experiment.batch_size, torch.float32) / 1e9
-    assert f"{gigabytes:.3g} GB in fp32" in capsys.readouterr().out
+    assert f"{gigabytes:.3g} GB in fp32" in told
