@@ -148,10 +148,10 @@ def test_transformer_image_size(command: str, photos: Path, tmp_path: Path, says
         name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3}
     )
     start = save_backbone(random_backbone(config, 224, seed=5), tmp_path / "start.safetensors")
-    length = "--epochs=1 --max_steps=1 --batch_size=16 --training.report=false --views.size=64"
+    length = "--epochs=1 --max_steps=1 --batch_size=16 --training.report=false --views.size=32"
     data = f"--data=folder:{photos}/train --out={tmp_path / 'run'}"
     says(f"{command} {start} {data} {QUICK} {length} --time=20m")
-    assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
+    assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 32
 
 
 def test_adapt_foreign_out_folder(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:

@@ -176,8 +176,8 @@ def test_harden_judging_size(
     readable: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Start and result are evaluated at the result's size."""
-    start = random_backbone(NETWORK, 224, seed=0)
-    result = random_backbone(NETWORK, 112, seed=0)
+    start = random_backbone(NETWORK, 48, seed=0)
+    result = random_backbone(NETWORK, 24, seed=0)
     images = open_source("digits#test")
     how = Extraction(seconds=math.inf, most=100, device="cpu", num_workers=0)
     trained = Trained(
@@ -195,9 +195,9 @@ def test_harden_judging_size(
         assert readable == 2
         assert "--price could not be applied: too few" in " ".join(found.notes)
         return
-    assert found.table.header[2] == "result, 112 px"
-    assert found.winner.image_size == 224
-    assert "224 px" in found.verdict
+    assert found.table.header[2] == "result, 24 px"
+    assert found.winner.image_size == 48
+    assert "48 px" in found.verdict
     assert "as independent" in str(found.notes)
     assert found.record["attack"] == attack_of(Judge(labels_of(images))) | {
         "images": found.record["attacked"]
@@ -207,7 +207,7 @@ def test_harden_judging_size(
     assert found.record["changes"].keys() >= {CLEAN, *ATTACKED}
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
     assert [row[0] for row in found.table.rows[-2:]] == [
-        f"{name} at 224 px, % ↑" for name in ("k-NN", CLEAN)
+        f"{name} at 48 px, % ↑" for name in ("k-NN", CLEAN)
     ]
 
 
