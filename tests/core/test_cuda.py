@@ -134,9 +134,18 @@ STATIC = [Case(name, {}, BOTH) for name in METHODS if CONFIGS[name].method.is_st
 
 @pytest.mark.parametrize(("case", "device"), on_cuda(STATIC, STATIC[:1]))
 def test_captured_steps(case: Case, device: str) -> None:
+    captured_steps(case, device, OptimizerConfig(learning_rate=0.1))
+
+
+@pytest.mark.parametrize("name", ["larc", "lars", "adamw", "muon"])
+@each_device
+def test_captured_optimizers(name: Any, device: str) -> None:
+    captured_steps(STATIC[0], device, OptimizerConfig(name=name, learning_rate=0.01))
+
+
+def captured_steps(case: Case, device: str, config: OptimizerConfig) -> None:
     """Replayed steps end with the bits of eager ones. On a CPU a call stands for the capture."""
     where = torch.device(device)
-    config = OptimizerConfig(learning_rate=0.1)
     ends = []
     for replayed in (False, True):
         method = place(case.build(torch.float32), where)

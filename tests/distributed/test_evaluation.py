@@ -69,13 +69,23 @@ def work(
     return seen, json.dumps(result), made
 
 
-@pytest.mark.parametrize(("protocol", "count"), [("knn", 3), ("linear", 2)])
-def test_feature_extraction_shares(tmp_path: Path, protocol: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "own", "count"),
+    [
+        ("knn", {"k": 3}, 3),
+        ("linear", {"epochs": 3}, 2),
+        ("probe", {}, 2),
+        ("svm", {"costs": [0.5]}, 2),
+    ],
+)
+def test_feature_extraction_shares(
+    tmp_path: Path, protocol: str, own: dict[str, Any], count: int
+) -> None:
     """26 and 10 images in batches of 4, one of them broken: 7 and 3 batches, the last ones smaller."""
     data = photographs(tmp_path / "photos", ("train/bee/03.png",))
     backbone = str(save_backbone(random_backbone(SMALL, 12), tmp_path / "b.safetensors"))
-    options: dict[str, Any] = {"extraction_batch": 4}
-    options |= {"k": 3} if protocol == "knn" else {"epochs": 3}
+    options: dict[str, Any] = {"extraction_batch": 4, **own}
+    parts = [3] if protocol == "linear" else [7, 3]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -86,14 +96,13 @@ def test_feature_extraction_shares(tmp_path: Path, protocol: str, count: int) ->
     out = tmp_path / "out.json"
     ended = run_together(count, work, str(out), protocol, backbone, data, options)
     (many, *_), results, batches = zip(*ended, strict=True)
-    assert len(many) == len(one) == (2 if protocol == "knn" else 1)
+    assert len(many) == len(one) == len(parts)
     for found, expected in zip(many, one, strict=True):
         assert all(map(torch.equal, found, expected))
     for result in map(json.loads, (*results, out.read_text())):
         assert result | {"seconds": 0} == json.loads(json.dumps(alone | {"seconds": 0})), (
             "but for how long it took"
         )
-    parts = ([7] if protocol == "knn" else []) + [3]
     shares = [
         [n for total in reversed(parts) for n in range(rank, total, count)] for rank in range(count)
     ]

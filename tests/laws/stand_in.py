@@ -74,7 +74,8 @@ class OnDevice(Tensor):
 
 
 class StandIn(TorchDispatchMode):
-    """waits: operations for which the host would have waited, by operation and line of hexa."""
+    """waits: operations for which the host would have waited, by operation and line of hexa; if `captured`, also
+    operations with numbers of the host, which a CUDA graph would repeat for ever."""
 
     active: StandIn | None = None
     #: In the place of FakeTensorMode, inside which torch looks for no driver.
@@ -84,6 +85,7 @@ class StandIn(TorchDispatchMode):
         super().__init__()
         self.waits: Counter[str] = Counter()
         self.seeds: set[int] = set()
+        self.captured = False
 
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -101,6 +103,8 @@ class StandIn(TorchDispatchMode):
         assert not escaped, (
             f"{function} of a tensor without values: some function of torch evades the stand-in"
         )
+        if self.captured and len(ours) < len(tensors):
+            self._wait(f"{function} of numbers of the host")
         asked = kwargs.get("device")
         target = (DEVICE if ours else CPU) if asked is None else torch.device(asked)
         if function in _COPIES:

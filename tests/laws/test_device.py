@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,10 +18,14 @@ from hexa.methods.teacher import Teacher
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import STD
 from hexa.runtime.random import Stream
-from hexa.testing.cases import CasePasses
+from hexa.testing.cases import BATCH, CasePasses
+from hexa.training.graph import Steps
+from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer, build as build_optimizer
+from hexa.training.schedules import ScheduleConfig
 from tests.laws.cases import KINDS, METHODS, NETWORK, STRAINING, VARIANTS, Case, backward, fitting
 from tests.laws.stand_in import DEVICE, OnDevice, stand_in
 
+METHOD_CONFIGS = choices(MethodConfig, "name", "hexa.methods")
 BOTH = {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}}
 
 
@@ -30,7 +34,7 @@ def cases() -> list[Case]:
     kinds, all variants of each, and statistics that are kept.
     """
     made = []
-    for method in choices(MethodConfig, "name", "hexa.methods"):
+    for method in METHOD_CONFIGS:
         made.append(Case(method, {}, {kind: {} for kind in KINDS}))
         made += [Case(method, fields, BOTH) for fields in METHODS.get(method, [{}])]
     for method in STRAINING:
@@ -87,7 +91,38 @@ def test_step_without_sync(case: Case) -> None:
     assert stays(method)
 
 
-@pytest.mark.parametrize("name", sorted(choices(MethodConfig, "name", "hexa.methods")))
+@pytest.mark.parametrize(
+    "name", [name for name, config in METHOD_CONFIGS.items() if config.method.is_static]
+)
+def test_captured_step(name: str) -> None:
+    """What a CUDA graph repeats is on the device alone: terms, update, commit, and the facts of a log line."""
+    case = fitting(Case(name, {}, BOTH))
+    method = small(case)
+    with stand_in() as device:
+        method.to(DEVICE)
+        config = OptimizerConfig(name="sgd", learning_rate=0.1)
+        parameters = [p for p in method.parameters() if p.requires_grad]
+        optimizer = ScheduledOptimizer(
+            build_optimizer(parameters, config, BATCH), config, ScheduleConfig(), 1, 50
+        )
+        found: list[dict[str, int]] = []
+
+        def capture(run: Callable[[], None]) -> Callable[[], None]:
+            device.waits.clear()
+            device.captured = True
+            run()
+            device.captured = False
+            found.append(dict(device.waits))
+            return run
+
+        steps = Steps(case.objective(method), optimizer, DEVICE, True, capture=capture)
+        for number in range(9):
+            steps.take(on_device(case.batch(number, dtype=torch.float32)), number, logged=True)
+    assert found
+    assert not any(found)
+
+
+@pytest.mark.parametrize("name", sorted(METHOD_CONFIGS))
 def test_epoch_start_device(name: str) -> None:
     """Between epochs the host may wait."""
     case = Case(name)

@@ -46,3 +46,22 @@ def test_printed_memory(says: Says) -> None:
     experiment = recipes.get("digits-moco-v2")
     gigabytes = memory_of(experiment, experiment.batch_size, torch.float32) / 1e9
     assert f"{gigabytes:.3g} GB in fp32" in told
+
+
+def test_printed_changes(says: Says) -> None:
+    """Modifiers in any order and fields count; expectations for the plain recipe are left out."""
+    name = "digits-moco-v2+cutmix+adversarial"
+    said = says(f"recipes {name} --batch-size 64 --training.accumulate=4").out.splitlines()
+    gigabytes = memory_of(recipes.get(name), 16, torch.float32) / 1e9
+    assert said[0] == "digits-moco-v2+adversarial+cutmix"
+    assert said[1].split(" on ")[0].split(" + ")[1:] == ["adversarial", "cutmix"]
+    assert f"{gigabytes:.3g} GB in fp32 (64 images)" in said[2]
+    assert not any("expected" in line for line in said)
+
+
+def test_mistyped_changes(says: Says) -> None:
+    """Names and fields are checked as by `hexa pretrain`."""
+    said = says("recipes digits-moco-v3+cutmix", status=2).err
+    assert "did you mean 'digits-moco-v2'" in said
+    said = says("recipes digits-moco-v2 --bach-size=3", status=2).err
+    assert "did you mean '--batch_size'" in said

@@ -48,6 +48,18 @@ def remembered_by_itself(real: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
+def made_anew(real: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(self: BYOL, embedding: Any, labels: Any) -> Any:
+        return real(self, embedding, labels) * self.encoder.__dict__.get("scale", 1)
+
+    def commit(self: BYOL, *given: Any) -> None:
+        before = self.encoder.__dict__.get("scale", torch.ones(()))
+        self.encoder.__dict__["scale"] = before * 0.9
+
+    BYOL.commit = commit  # type: ignore[method-assign]
+    return loss
+
+
 def read_by_the_host(real: Callable[..., Any]) -> Callable[..., Any]:
     def loss(self: BYOL, embedding: Any, labels: Any) -> Any:
         return real(self, embedding, labels) * (1 + 0 * int(embedding.detach().sum()))
@@ -101,6 +113,7 @@ def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
         ("loss_is_pure", BYOL, "loss", impure, "`loss` changed `encoder"),
         ("losses_follow_their_images", BYOL, "loss", misordered, "losses of reordered images"),
         ("step_is_static", BYOL, "loss", remembered_by_itself, "two steps differ"),
+        ("step_is_static", BYOL, "loss", made_anew, "a replayed step differs"),
         ("step_is_static", BYOL, "loss", read_by_the_host, "the host waits"),
         ("step_is_static", CutMix, "__call__", drawn_on_the_host, "two steps differ"),
         ("a_resumed_method_goes_on", BYOL, "loss", remembered_by_itself, "after a checkpoint"),

@@ -1,4 +1,4 @@
-"""Replayed steps, with a capture that calls the step again instead of a CUDA graph."""
+"""Replayed steps, with a capture that repeats the calls of torch instead of a CUDA graph."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from hexa.core import HardExample
 from hexa.hard_examples.randaugment import RandAugment
+from hexa.testing.recording import Recording
 from hexa.training import graph
 from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer, build
 from hexa.training.schedules import ScheduleConfig
@@ -24,8 +25,25 @@ from .toy import LATE, NOW, ToyLoader, assert_identical, trainer
 EPOCHS = 4
 
 
+#: Every optimizer, and what else changes from step to step.
+OPTIMIZERS = [
+    {"name": "sgd", "learning_rate": 0.05, "nesterov": True},
+    {"name": "larc", "learning_rate": 0.5},
+    {"name": "lars", "learning_rate": 0.5, "max_gradient_norm": 1.0},
+    {"name": "adamw", "learning_rate": 0.001, "final_weight_decay": 0.4},
+    {"name": "muon", "learning_rate": 0.05},
+]
+
+
+def by_name(fields: dict[str, Any]) -> str:
+    return str(fields["name"])
+
+
 class Again:
-    """Captures nothing, and replays by calling. kinds: of which steps were captured. replays: how many."""
+    """Replays a step by calling it the first time, and by repeating its calls of torch from then on.
+
+    kinds: of which steps were captured. replays: how many.
+    """
 
     def __init__(self, failing: bool = False) -> None:
         self.failing = failing
@@ -36,10 +54,17 @@ class Again:
         if self.failing:
             raise RuntimeError("operation not permitted when stream is capturing")
         self.kinds += 1
+        recorded: list[Recording] = []
 
         def replay() -> None:
             self.replays += 1
-            run()
+            if recorded:
+                recorded[0].replay()
+                return
+            with Recording() as recording:
+                run()
+            recorded.append(recording)
+            assert not recording.reads
 
         return replay
 
@@ -70,12 +95,19 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [{n: value for n, value in line.items() if n not in measured} for line in kept]
 
 
-@pytest.mark.parametrize("hard", [NOW, LATE], ids=["now", "late"])
-def test_replayed_steps(tmp_path: Path, hard: dict[str, HardExample]) -> None:
+@pytest.mark.parametrize(
+    ("hard", "fields"),
+    [(LATE, OPTIMIZERS[0]), *((NOW, fields) for fields in OPTIMIZERS)],
+    ids=["late", *map(by_name, OPTIMIZERS)],
+)
+def test_replayed_steps(
+    tmp_path: Path, hard: dict[str, HardExample], fields: dict[str, Any]
+) -> None:
     """Bit for bit those of an eager training, log lines too; hard examples that start make further kinds."""
     capture = Again()
-    replayed = made(tmp_path / "replayed", capture, hard=hard)
-    eager = made(tmp_path / "eager", None, hard=hard)
+    given: dict[str, Any] = {"hard": hard, "optimizer": OptimizerConfig(**fields)}
+    replayed = made(tmp_path / "replayed", capture, **given)
+    eager = made(tmp_path / "eager", None, **given)
     for one in (replayed, eager):
         one.run()
     assert_identical(ends(replayed), ends(eager))
@@ -84,9 +116,11 @@ def test_replayed_steps(tmp_path: Path, hard: dict[str, HardExample]) -> None:
     assert not replayed.said  # type: ignore[attr-defined]
 
 
-def test_resumed_replay(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_resumed_replay(tmp_path: Path, name: Any) -> None:
     """A training that is resumed, and warms up again, ends where an uninterrupted one ends."""
-    whole = made(tmp_path / "whole", Again())
+    optimizer = OptimizerConfig(name=name, learning_rate=0.01)
+    whole = made(tmp_path / "whole", Again(), optimizer=optimizer)
     whole.run()
     states: list[Any] = []
 
@@ -94,9 +128,9 @@ def test_resumed_replay(tmp_path: Path) -> None:
         if number == 12:
             states.append(copy.deepcopy(state_of(first)))
 
-    first = made(tmp_path / "first", Again(), loader=ToyLoader(note))
+    first = made(tmp_path / "first", Again(), loader=ToyLoader(note), optimizer=optimizer)
     first.run()
-    second = made(tmp_path / "second", Again(), state=states[0])
+    second = made(tmp_path / "second", Again(), state=states[0], optimizer=optimizer)
     second.run()
     assert_identical(ends(second), ends(whole))
 
@@ -116,8 +150,7 @@ def test_failed_capture(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "hard", "part"),
     [
-        ({"name": "lars"}, NOW, "optimizer lars"),
-        ({"final_weight_decay": 0.1}, NOW, "optimizer sgd"),
+        ({"final_weight_decay": 0.1}, NOW, "weight decay of sgd"),
         ({}, {"ra": RandAugment()}, "ra"),
     ],
 )
@@ -142,14 +175,14 @@ def test_cpu_is_eager() -> None:
     assert not found.optimizer.capturable
 
 
-@pytest.mark.parametrize("name", ["sgd", "muon"])
-def test_rates_as_tensors(name: str) -> None:
+@pytest.mark.parametrize("fields", OPTIMIZERS, ids=by_name)
+def test_rates_as_tensors(fields: dict[str, Any]) -> None:
     """Equal to numbers up to rounding; in the end the groups have numbers."""
     ends = []
     for capturable in (False, True):
         torch.manual_seed(0)
         network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 2, 3)).double()
-        config = OptimizerConfig(name=name, learning_rate=0.1)
+        config = OptimizerConfig(**fields)
         optimizer = ScheduledOptimizer(
             build(network.parameters(), config, 8),
             config,
@@ -162,5 +195,6 @@ def test_rates_as_tensors(name: str) -> None:
             network(torch.rand(2, 3, 8, 8, dtype=torch.float64)).square().sum().backward()
             optimizer.step(number)
         ends.append([p.detach() for p in network.parameters()])
-        assert all(isinstance(g["lr"], float) for g in optimizer.optimizer.param_groups)
+        groups = optimizer.optimizer.param_groups
+        assert all(isinstance(g[n], float) for g in groups for n in ("lr", "weight_decay"))
     torch.testing.assert_close(ends[0], ends[1], rtol=1e-12, atol=1e-12)

@@ -29,6 +29,7 @@ from hexa.training.trainer import Trainer
 BATCH = 8
 SIZE = 12
 STEPS = 5
+SGD = OptimizerConfig(learning_rate=0.05)
 #: Hard examples from the first step on; and some that set in at the steps 4 and 7 of 15.
 NOW: dict[str, HardExample] = {"adversarial": Adversarial(), "cutmix": CutMix()}
 LATE: dict[str, HardExample] = {
@@ -77,8 +78,9 @@ def method(dtype: torch.dtype = torch.float32) -> Method:
     )
 
 
-def scheduled(model: Method, epochs: int, steps: int) -> ScheduledOptimizer:
-    config = OptimizerConfig(learning_rate=0.05)
+def scheduled(
+    model: Method, epochs: int, steps: int, config: OptimizerConfig = SGD
+) -> ScheduledOptimizer:
     return ScheduledOptimizer(
         optimizers.build(model.parameters(), config, BATCH), config, ScheduleConfig(), epochs, steps
     )
@@ -91,6 +93,7 @@ def trainer(
     state: Any = None,
     hard: Mapping[str, HardExample] = NOW,
     dtype: torch.dtype = torch.float32,
+    optimizer: OptimizerConfig = SGD,
     **training: Any,
 ) -> Trainer:
     """Return a trainer, resumed from `state` if given; `training` overrides fields of its
@@ -104,7 +107,7 @@ def trainer(
         journal.open(0 if state is None else state["step"])
     made = Trainer(
         Objective(model, hard, steps=epochs * loader.steps_per_epoch),
-        scheduled(model, epochs, loader.steps_per_epoch),
+        scheduled(model, epochs, loader.steps_per_epoch, optimizer),
         loader,
         TrainingConfig(**fields),
         torch.device("cpu"),

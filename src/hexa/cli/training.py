@@ -35,15 +35,16 @@ if TYPE_CHECKING:
 @command(
     "list the recipes with method, hard examples, expected result and cost",
     option(
-        "WORDS",
-        "list only recipes with this text in their name",
-        metavar="WORD",
+        "RECIPE",
+        "list only recipes with this text in their name; a whole name, with modifiers and fields such as "
+        "--batch-size 512, also prints the memory",
         nargs="?",
-        default="",
     ),
     JSON,
+    open=True,
 )
 def recipes(given: Given, extra: Fields) -> None:
+    from hexa.cli import fields
     from hexa.recipes import listing
 
     listed = listing.read()
@@ -58,9 +59,19 @@ def recipes(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
     from hexa.runtime.console import Console
 
-    described = [row for row in rows if given.words in row["name"]]
+    name = given.recipe or ""
+    base = name.partition("+")[0]
+    described = [row for row in rows if name in row["name"]]
+    changed: dict[str, Any] = {}
+    if not name:
+        fields.check_names(extra, [], given.options)
+    if extra or base != name:
+        from hexa.recipes import facts_of
+
+        changed = facts_of(experiment_of(given, extra)) | {"expected": "", "cost": ""}
+        described = [row | changed for row in rows if row["name"] == base]
     if not described:
-        raise UserError(f"no recipe has '{given.words}' in its name; `hexa recipes` lists all")
+        raise UserError(f"no recipe has '{name}' in its name; `hexa recipes` lists all")
     if given.json:
         print(json.dumps(described, indent=2))
         return
@@ -73,25 +84,25 @@ def recipes(given: Given, extra: Fields) -> None:
             text = f"{label}: {row[label]}"
             # outside a terminal one line each, for grep
             console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
-        if row["name"] == given.words:
-            console.print(f"  memory per GPU, estimated: {_memory(row)}")
+        if row["name"] in (name, changed.get("name")):
+            gpus = 8 if "torchrun" in row["command"] else 1
+            memory = _memory(experiment_of(given, extra), gpus)
+            console.print(f"  memory per GPU, estimated: {memory}")
     console.print("\nEvery recipe takes modifiers, as in cifar10-simclr+small+adversarial:")
     for name, text in listed.modifiers.items():
         console.print(f"  +{name}: {text}")
     console.print("\n`hexa pretrain RECIPE --help` lists the fields of a recipe.")
 
 
-def _memory(row: dict[str, Any]) -> str:
-    """The memory of a recipe's training, on eight GPUs if its command is for several."""
+def _memory(experiment: Experiment, gpus: int) -> str:
+    """The memory of a training on each of some GPUs."""
     import torch
 
     from hexa.measure.activations import memory_of
-    from hexa.recipes import get
 
-    experiment = get(row["name"])
-    gpus = 8 if "torchrun" in row["command"] else 1
     images = experiment.batch_size // gpus
-    bf16, fp32 = (memory_of(experiment, images, d) / 1e9 for d in (torch.bfloat16, torch.float32))
+    part = images // experiment.training.accumulate
+    bf16, fp32 = (memory_of(experiment, part, d) / 1e9 for d in (torch.bfloat16, torch.float32))
     each = f"{images} images on each of {gpus} GPUs" if gpus > 1 else f"{images} images"
     return f"{bf16:.3g} GB in bf16, {fp32:.3g} GB in fp32 ({each})"
 

@@ -111,19 +111,20 @@ def describe() -> list[dict[str, Any]]:
         experiment = function()
         doc = _docs.get(name) or inspect.getdoc(function) or ""
         summary, facts = _read(inspect.cleandoc(doc if isinstance(doc, str) else doc(experiment)))
-        described.append(
-            {
-                "name": name,
-                "summary": summary,
-                "method": experiment.method.name,
-                "hard_examples": [n for n, h in experiment.hard_examples.items() if h.weight > 0],
-                "data": experiment.data,
-                "epochs": experiment.epochs,
-                "batch_size": experiment.batch_size,
-                **facts,
-            }
-        )
+        described.append({"name": name, "summary": summary, **facts_of(experiment), **facts})
     return described
+
+
+def facts_of(experiment: Experiment) -> dict[str, Any]:
+    """Return name, method, hard examples, data, epochs and batch size of an experiment."""
+    return {
+        "name": experiment.recipe,
+        "method": experiment.method.name,
+        "hard_examples": [n for n, h in experiment.hard_examples.items() if h.weight > 0],
+        "data": experiment.data,
+        "epochs": experiment.epochs,
+        "batch_size": experiment.batch_size,
+    }
 
 
 def _read(doc: str) -> tuple[str, dict[str, str]]:

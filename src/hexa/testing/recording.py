@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +19,12 @@ _FROM_HOST = torch.ops.aten.lift_fresh.default
 
 class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Inside the context, record each call with its arguments: the layout of a tensor, the value of
-    anything else."""
+    anything else. `replay` repeats the calls on the same tensors."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[tuple[str, ...]] = []
+        self._repeated: list[tuple[Callable[[], Any], Any]] = []
         #: Calls for which the host would wait.
         self.reads: list[str] = []
 
@@ -35,7 +38,18 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.calls.append((str(function), *written))
             if _reads(function, args):
                 self.reads.append(str(function))
-        return function(*args, **given)
+        result = function(*args, **given)
+        self._repeated.append((partial(function, *args, **given), result))
+        return result
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        """Repeat the calls of torch, without the Python code around them, as a CUDA graph does."""
+        for call, before in self._repeated:
+            for old, new in zip(tree_leaves(before), tree_leaves(call()), strict=True):
+                # a result that is a part of another tensor has the new values already
+                if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
+                    old.copy_(new)
 
 
 def _reads(function: Any, args: Any) -> bool:

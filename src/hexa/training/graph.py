@@ -105,7 +105,7 @@ class Steps:
         if moving or not method.is_static:
             return f"steps of {', '.join(moving) or type(method).__name__} differ"
         if not self.optimizer.may_be_captured:
-            return f"optimizer {self.optimizer.config.name} has numbers that change on the host"
+            return f"the weight decay of {self.optimizer.config.name} changes on the host"
         return ""
 
     def take(

@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 import pydantic
 import torch
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
-from torch import nn
+from torch import Tensor, nn
 
 from hexa.config import Config
 from hexa.ops.draws import of_step
@@ -96,10 +96,43 @@ class SGD(torch.optim.SGD):
             move(parameters, steps, group["lr"])
 
 
+class AdamW(torch.optim.AdamW):
+    """torch's AdamW, but rate and decay may be 0-d tensors on the device, which torch would read.
+
+    θ ← (1 − lr·λ)·θ − lr / (1 − β₁ᵗ) · m / (√(v / (1 − β₂ᵗ)) + ε), with t counted on the device.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Update the parameters that have a gradient."""
+        if not isinstance(self.param_groups[0]["lr"], Tensor):
+            super().step()
+            return
+        for group, parameters, gradients in with_gradients(self):
+            beta1, beta2 = group["betas"]
+            counts = []
+            for parameter in parameters:
+                state = self.state[parameter]
+                # torch counts on the host
+                state["step"] = state.get("step", torch.zeros(())).to(parameter.device)
+                counts.append(state["step"])
+            torch._foreach_add_(counts, 1)
+            count = torch.stack(counts).double()
+            shares = torch._foreach_mul(gradients, 1 - beta1)
+            means = velocities(self, parameters, shares, beta1, "exp_avg")
+            shares = torch._foreach_mul(torch._foreach_mul(gradients, gradients), 1 - beta2)
+            squares = velocities(self, parameters, shares, beta2, "exp_avg_sq")
+            roots = torch._foreach_div(squares, (1 - beta2**count).unbind())
+            torch._foreach_sqrt_(roots)
+            torch._foreach_add_(roots, group["eps"])
+            steps = torch._foreach_div(means, (1 - beta1**count).unbind())
+            torch._foreach_div_(steps, roots)
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            move(parameters, steps, group["lr"])
+
+
 #: Optimizers that neither scale nor decay batch-norms and biases.
 _SPARE_VECTORS = {"lars", "adamw"}
-#: Optimizers whose rate may be a tensor, and that keep no numbers on the host.
-_CAPTURABLE = {"sgd", "muon"}
 
 
 def build(
@@ -148,7 +181,7 @@ def _made(
     groups: list[dict[str, Any]], config: OptimizerConfig, **common: Any
 ) -> torch.optim.Optimizer:
     if config.name == "adamw":
-        return torch.optim.AdamW(groups, **common)
+        return AdamW(groups, **common)
     if config.name == "muon":
         return Muon(groups, momentum=config.momentum, **common)
     common |= {"momentum": config.momentum, "nesterov": config.nesterov}
@@ -156,9 +189,8 @@ def _made(
         return SGD(groups, **common)
     from timm.optim.lars import Lars  # imported here because it takes a while
 
-    made: torch.optim.Optimizer = Lars(
-        groups, trust_coeff=config.trust, eps=1e-8, trust_clip=False, **common
-    )
+    fixed = {"eps": 1e-8, "trust_clip": False, "foreach": True}  # its loop would read a tensor rate
+    made: torch.optim.Optimizer = Lars(groups, trust_coeff=config.trust, **fixed, **common)
     for group in made.param_groups:
         # timm's default is to scale parameters with a weight decay above 0
         group["always_adapt"] = config.name not in _SPARE_VECTORS or group["params"][0].ndim > 1
@@ -203,6 +235,8 @@ class ScheduledOptimizer:
                 first = group["params"][0]
                 rate = partial(self._rate, group)
                 group["lr"] = of_step(rate, step, first.device, first.dtype)
+                if self.config.final_weight_decay is not None and group["weight_decay"]:
+                    group["weight_decay"] = of_step(self._decay, step, first.device)
         if self.config.max_gradient_norm is not None:
             clip_each_gradient(self.parameters, self.config.max_gradient_norm)
         self.optimizer.step()
@@ -211,7 +245,7 @@ class ScheduledOptimizer:
 
     def set_rates(self, step: int) -> None:
         """Set the rates of a step as numbers, as checkpoints hold them."""
-        decay = self.config.weight_decay_at(step / self.total_steps)
+        decay = self._decay(step)
         for group in self.optimizer.param_groups:
             group["lr"] = self._rate(group, step)
             group["weight_decay"] = decay if group.get("decayed", True) else 0.0
@@ -221,10 +255,13 @@ class ScheduledOptimizer:
         rate = self.learning_rate(step) if scheduled else self.optimizer.defaults["lr"]
         return float(rate * group.get("rate", 1.0))
 
+    def _decay(self, step: int) -> float:
+        return self.config.weight_decay_at(step / self.total_steps)
+
     @property
     def may_be_captured(self) -> bool:
-        """True if its steps differ only in rates that may be tensors."""
-        return self.config.name in _CAPTURABLE and self.config.final_weight_decay is None
+        """True if its steps differ only in numbers that may be tensors."""
+        return self.config.name == "adamw" or self.config.final_weight_decay is None
 
     def learning(self, epoch: int) -> tuple[bool, ...]:
         """Return for each group whether it learns in this epoch."""

@@ -147,6 +147,17 @@ def test_class_named_train(tmp_path: Path) -> None:
     assert open_source(f"folder:{tmp_path}").splits() == ["train", "test"]
 
 
+@pytest.mark.parametrize("name", ["voc", "parquet", "hf", "webdataset", "folder"])
+def test_folder_named_as_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    write_image(tmp_path / name / "1.png", 7)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=rf"write \./{name}$"):
+        open_source(name)
+    assert reds_of(open_source(f"./{name}")) == [7]
+
+
 @pytest.mark.parametrize(
     "layout",
     [

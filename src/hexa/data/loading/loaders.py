@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import replace
@@ -14,6 +13,7 @@ from hexa.config import ConfigError
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
 from hexa.data.loading.evaluation_stream import evaluation_stream
+from hexa.data.loading.side_stream import SideStream
 from hexa.data.sources.source import Source
 from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
@@ -56,8 +56,8 @@ class PretrainLoader:
     images, and `problems` lists them. sets: number of epochs with new batches, which later epochs repeat (default: all
     epochs). remember: function from a batch to the batch to train on, such as cached activations; it is called once for
     all epochs that repeat the batch, as long as the results fit into `resident_limit_bytes`. wait_seconds: total time
-    that the caller has waited for batches (on a GPU: until they were queued). Raises UserError if the batch is larger
-    than the data or not a multiple of the number of processes.
+    that training has waited for batches; on a GPU, the making of a batch counts if the step before ended meanwhile.
+    Raises UserError if the batch is larger than the data or not a multiple of the number of processes.
     """
 
     def __init__(
@@ -87,6 +87,7 @@ class PretrainLoader:
         share = batch_size // processes.world_size()
         self.rows = slice(processes.rank() * share, (processes.rank() + 1) * share)
         self.wait_seconds = 0.0
+        self._side = SideStream(self.device)
         self._num_workers = num_workers
         self.store = stores.ImageStore.of(source, self.device, resident_limit_bytes, tolerance)
         self.resident = self.store is not None
@@ -119,13 +120,12 @@ class PretrainLoader:
         for step in range(start_step, self.steps_per_epoch):
             batch = self._remembered.get(first + step)
             if batch is None:
-                began = time.perf_counter()
                 if batches is None:
                     batches = self._batches(
                         self.stream, first // self.steps_per_epoch, step, self._crops
                     )
-                batch = next(batches)
-                self.wait_seconds += time.perf_counter() - began
+                batch, seconds = self._side.batch(batches.__next__)
+                self.wait_seconds += seconds
                 batch = self._kept(batch)
             else:
                 batches = None

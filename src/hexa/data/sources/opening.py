@@ -53,6 +53,9 @@ SOURCES: dict[str, Callable[[str, str | None, str], Source] | str] = {
     **dict.fromkeys(chain(*_SETS.values()), "hexa.data.sources.torchvision_sets:opened"),
 }
 
+#: Source names that open nothing without an argument.
+_NEED_AN_ARGUMENT = {"folder", "parquet", "hf", "voc", "webdataset"}
+
 
 def open_source(
     spec: str, split: str | None = None, max_image_pixels: int | None = None, channels: int = 3
@@ -77,6 +80,8 @@ def open_source(
         kind = "folder"
         argument = body
         name = f"folder:{name}"
+    if body in _NEED_AN_ARGUMENT and os.path.isdir(body):
+        raise UserError(f"data '{spec}': for the folder of this name write ./{body}")
     if kind not in SOURCES:
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")

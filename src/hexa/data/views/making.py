@@ -32,6 +32,8 @@ _COLUMNS = _BOX.stop + 11
 # Further columns for turns and stain jitter; columns of RandAugment come last.
 _UPSIDE_DOWN, _TURNED, _QUARTERS = range(_COLUMNS, _COLUMNS + 3)
 _STAINS = slice(_COLUMNS + 3, _COLUMNS + 9)
+# Rows whose random numbers have one stream: a worker draws the numbers of at most this many rows before its own.
+_BLOCK = 256
 # Number of floats per chunk. A chunk that fits into the cache is up to twice as fast on a CPU; a GPU needs a memory limit.
 _CHUNK = {"cpu": 2**19, "cuda": 2**27}
 
@@ -121,9 +123,7 @@ class Views:
             streams += [(stream.child(name, place), count) for name, count in further.items()]
             numbers = []
             for each, columns in streams:
-                shape = (rows.stop, group.count, columns)
-                before = torch.rand(shape, generator=each.generator())
-                numbers.append(before[rows.start or 0 :])
+                numbers.append(_uniforms(each, rows, (group.count, columns)))
             drawn.append(torch.cat(numbers, 2).transpose(0, 1))
         return torch.cat(drawn)
 
@@ -214,6 +214,18 @@ class Views:
             magnitude = config.randaugment_magnitude
             std = config.randaugment_magnitude_std
             randaugment.augment_(crops, numbers[:, -columns:], magnitude, std)
+
+
+def _uniforms(stream: Stream, rows: slice, shape: tuple[int, int]) -> Tensor:
+    """Return random numbers in [0, 1) of `rows` of the global batch: [rows, *shape]."""
+    start = rows.start or 0
+    first = start // _BLOCK * _BLOCK
+    blocks = []
+    for block in range(first, rows.stop, _BLOCK):
+        own = stream.child("rows", block) if block else stream
+        count = min(_BLOCK, rows.stop - block)
+        blocks.append(torch.rand((count, *shape), generator=own.generator()))
+    return torch.cat(blocks)[start - first :]
 
 
 def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:
