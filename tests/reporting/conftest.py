@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import random
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,7 +97,7 @@ def write_run(
             ),
         ]
         (folder / "results.json").write_text(json.dumps(results))
-    save(made_up_gallery().draw(), folder / "gallery.png")
+    (folder / "gallery.png").write_bytes(drawn_gallery())
     return folder
 
 
@@ -116,6 +118,13 @@ def _result(protocol: str, preset: str, metrics: dict[str, float], seed: int) ->
         "versions": {"torch": "2.15.0"},
         "seconds": 12.3,
     }
+
+
+@functools.cache
+def drawn_gallery() -> bytes:
+    """The file of a made-up gallery, which is drawn once."""
+    with tempfile.TemporaryDirectory() as folder:
+        return save(made_up_gallery().draw(), Path(folder) / "gallery.png").read_bytes()
 
 
 def made_up_gallery(num_images: int = 5, size: int = 16) -> Gallery:
