@@ -81,10 +81,10 @@ def test_printed_names(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, console: Path(out))
     shown = name.encode("unicode-escape", "surrogatepass").decode().replace("\\xe9", "é")
-    out = says(f"pretrain digits-moco-v2 --out={name} --data=folder:{name}").out
+    out = says("pretrain digits-moco-v2", f"--out={name}", f"--data=folder:{name}").out
     assert out.splitlines()[0] == f"run: {shown}"
     assert out.count("\n") == 2
-    err = says(f"evaluate knn ./{name} --data digits", status=2).err
+    err = says("evaluate knn --data digits", f"./{name}", status=2).err
     told = err.startswith("hexa: error: ./") and err.count("\n") == 1 and clean(err)
     tally.input("names that are not text", told, err)
 
