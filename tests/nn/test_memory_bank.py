@@ -25,29 +25,32 @@ def test_bank_rows_and_forgetting() -> None:
     assert torch.equal(bank.crop(1)[0][4], rows[1, 0])
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_bank_shards(monkeypatch: pytest.MonkeyPatch, world: int) -> None:
-    """Shards of any number of processes hold the whole."""
+@pytest.mark.parametrize("world", [1, 2, 3, 9])
+@pytest.mark.parametrize("before", [1, 2, 4, 9])
+def test_bank_shards(monkeypatch: pytest.MonkeyPatch, world: int, before: int) -> None:
+    """Shards of any number of processes hold the whole, and any other number takes its rows."""
     index = torch.randperm(7, generator=torch.Generator().manual_seed(0))[:6]
     rows = torch.rand(2, 6, 3)
-    alone = MemoryBank(7, 2, 3)
-    alone.write(index, rows)
-    whole = alone.whole()
-    assert whole["embeddings"].shape == (2, 7, 3)
-    for _ in each_process(world, monkeypatch):
-        monkeypatch.setattr(
-            processes, "all_gather", lambda tensor: tensor
-        )  # as if all had been gathered
+    monkeypatch.setattr(processes, "all_gather", lambda tensor: tensor)  # as if all were gathered
+
+    def written() -> MemoryBank:
         bank = MemoryBank(7, 2, 3)
-        restored = MemoryBank(7, 2, 3)
         bank.write(index, rows)
-        restored.take(whole["embeddings"], whole["seen"])
-        count = max(0, min(bank.rows, 7 - bank.start))
-        for crop in (0, 1):
-            mine, seen = bank.crop(crop)
-            assert torch.equal(
-                mine[:count], whole["embeddings"][crop, bank.start : bank.start + count]
-            )
-            assert torch.equal(seen[:count], whole["seen"][bank.start : bank.start + count])
-            assert torch.equal(restored.crop(crop)[0][:count], mine[:count])
-            assert torch.equal(restored.crop(crop)[1], seen)
+        return bank
+
+    whole = written().part()
+    assert whole["embeddings"].shape == (2, 7, 3)
+    parts = [written().part() for _ in each_process(before, monkeypatch)]
+    for _ in each_process(world, monkeypatch):
+        restored = MemoryBank(7, 2, 3)
+        restored.seen.fill_(True)
+        restored.take(*([part[name] for part in parts] for name in ("embeddings", "seen")))
+        for name, value in written().part().items():
+            assert torch.equal(restored.part()[name], value)
+        count = max(0, min(restored.rows, 7 - restored.start))
+        mine = slice(restored.start, restored.start + count)
+        assert torch.equal(restored.part()["embeddings"][:, :count], whole["embeddings"][:, mine])
+        again = MemoryBank(7, 2, 3)
+        again.take(whole["embeddings"], whole["seen"])  # of one process
+        for name, value in restored.part().items():
+            assert torch.equal(again.part()[name], value)

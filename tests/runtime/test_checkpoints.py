@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -69,6 +70,114 @@ def test_bad_newest_checkpoint(tmp_path: Path) -> None:
     checkpoints.save(tmp_path, 20, state())
     checkpoints.save(tmp_path, 30, state())
     assert [checkpoints.step_of(path) for path in checkpoints.checkpoints(tmp_path)] == [20, 30, 90]
+
+
+def shards(count: int, seed: int = 0) -> list[checkpoints.State]:
+    """States of several processes, each with its own rows."""
+    rows = torch.rand(count, 3, generator=torch.Generator().manual_seed(seed))
+    parts: list[checkpoints.State] = [{"method": {"bank": row}} for row in rows]
+    parts[0]["method"]["weight"] = torch.ones(2)
+    parts[0]["parts"] = count
+    return parts
+
+
+def save_parts(folder: Path, step: int, order: tuple[int, ...] = (2, 0, 1), **kept: int) -> None:
+    """Save three parts in this order."""
+    checkpoints.begin(folder, step, 3)
+    for part in order:
+        checkpoints.save(folder, step, shards(3, step)[part], part, **kept)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name.removeprefix("step-000000") for path in folder.iterdir())
+
+
+def test_parts_roundtrip(tmp_path: Path) -> None:
+    """A sharded entry comes back as its parts in rank order; other entries are of the first
+    process."""
+    save_parts(tmp_path, 10)
+    assert names(tmp_path) == ["10.part1", "10.part2", "10.pt"]
+    _, found = checkpoints.newest_good(tmp_path, pytest.fail)
+    expected = [one["method"]["bank"] for one in shards(3, 10)]
+    torch.testing.assert_close(found["method"]["bank"], expected, rtol=0, atol=0)
+    assert torch.equal(found["method"]["weight"], torch.ones(2))
+
+
+@pytest.mark.parametrize("order", [(), (0,), (1, 2), (0, 2), (2, 0)])
+def test_unfinished_parts(tmp_path: Path, order: tuple[int, ...]) -> None:
+    """A checkpoint counts once all parts are there; until then the one before stays."""
+    save_parts(tmp_path, 10, keep=1)
+    save_parts(tmp_path, 20, order, keep=1)
+    assert checkpoints.newest_good(tmp_path, pytest.fail)[0].name == "step-00000010.pt"
+    # what a killed process left is no part of a later save, of the same or another step
+    checkpoints.begin(tmp_path, 20, 1)
+    assert names(tmp_path) == ["10.part1", "10.part2", "10.pt"]
+    checkpoints.save(tmp_path, 20, shards(1, 20)[0], keep=1)
+    assert names(tmp_path) == ["20.pt"]
+    assert checkpoints.newest_good(tmp_path, pytest.fail)[1]["parts"] == 1
+
+
+def test_old_parts(tmp_path: Path) -> None:
+    """All files of older steps are deleted, finished or not, when the last part is written."""
+    save_parts(tmp_path, 10, (1,))
+    for step in (20, 30):
+        save_parts(tmp_path, step, keep=1, stays=30)
+    save_parts(tmp_path, 40, (0, 2), keep=1, stays=30)
+    assert "30.part1" in names(tmp_path)
+    checkpoints.save(tmp_path, 40, shards(3)[1], 1, keep=1, stays=30)
+    stay = [f"{step}.{end}" for step in (30, 40) for end in ("part1", "part2", "pt")]
+    assert names(tmp_path) == stay
+
+
+def damage(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-200] ^= 255
+    path.write_bytes(content)
+
+
+def trap(path: Path) -> None:
+    torch.save({"format": checkpoints.FORMAT, "trap": Calls(os.mkdir, f"{path}-made")}, path)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (Path.unlink, "part1: No such file"),
+        (damage, "part1: "),
+        (lambda path: path.write_bytes(path.read_bytes()[:-50]), "part1: truncated"),
+        (trap, "part1: truncated, damaged or foreign"),
+        (lambda path: path.write_bytes(b""), "part1: "),
+        (lambda path: path.unlink() or os.mkfifo(path), "part1: not a file"),
+        (
+            lambda path: path.write_bytes(path.with_name("step-00000010.part1").read_bytes()),
+            "step-00000020.pt: damaged",
+        ),
+        (lambda path: save_strange(path, {"bank": 1, "other": 2}), "step-00000020.pt: damaged"),
+        (lambda path: save_strange(path, torch.ones(3)), "step-00000020.pt: damaged"),
+    ],
+)
+def test_bad_part(tmp_path: Path, spoil: Callable[[Path], object], said: str) -> None:
+    """A part that is missing, damaged, hostile or of another checkpoint is one line, and the
+    checkpoint before is used."""
+    for step in (10, 20):
+        save_parts(tmp_path, step)
+    spoil(checkpoints.path_of(tmp_path, 20, 1))
+    before = names(tmp_path)
+    heard: list[str] = []
+    assert checkpoints.newest_good(tmp_path, heard.append)[0].name == "step-00000010.pt"
+    (line,) = heard
+    assert said in line
+    assert "\n" not in line
+    assert names(tmp_path) == before
+
+
+def save_strange(path: Path, method: object) -> None:
+    checkpoints.save(path.parent, 20, {"method": method}, 2)
+
+
+@pytest.mark.parametrize("parts", ["3", 2.5, torch.ones(2), 10**30])
+def test_strange_number_of_parts(tmp_path: Path, parts: object) -> None:
+    refused(checkpoints.save(tmp_path, 1, {"method": {}, "parts": parts}), "step-00000001.pa?r?t")
 
 
 @pytest.mark.parametrize("share", [0.0, 0.9])

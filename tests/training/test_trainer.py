@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
+import math
 import signal
+import threading
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +21,7 @@ from hexa.objective import Objective
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
-from hexa.training.losses import NonFiniteError
+from hexa.training.losses import NonFiniteError, is_finite
 from hexa.training.monitor import Best, Scoring, Watch
 from hexa.training.optimizers import OptimizerConfig
 from hexa.training.schedules import learning_rate_share
@@ -184,6 +188,71 @@ def test_nonfinite_weights(tmp_path: Path) -> None:
     assert [path.name for path in checkpoints.checkpoints(tmp_path / "checkpoints")] == [
         "step-00000005.pt"
     ]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_finite_state(bad: float, dtype: torch.dtype) -> None:
+    """One value of a nested state suffices; text, integers and empty tensors are finite."""
+    weights = torch.randn(1000).to(dtype)
+    state = {"a": [weights, {"b": torch.tensor(7), "c": "inf"}], "d": torch.zeros(0, dtype=dtype)}
+    assert is_finite(state)
+    weights[500] = bad
+    assert not is_finite(state)
+
+
+def test_background_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps go on while a checkpoint is written, and the file holds the state before them; the
+    next save waits."""
+    release = threading.Event()
+    began: list[int] = []
+    states: list[dict[str, Any]] = []
+    save = checkpoints.save
+
+    def slow(folder: Path, step: int, *given: Any) -> Path:
+        began.append(step)
+        assert release.wait(60)
+        return save(folder, step, *given)
+
+    def before(step: int) -> None:
+        if step == STEPS:  # right after the first save
+            states.append(copy.deepcopy(final(made)))
+        if step == STEPS + 2:
+            assert began == [STEPS]
+            assert not files()
+            release.set()
+
+    def files() -> list[Path]:
+        return checkpoints.checkpoints(tmp_path / "checkpoints")
+
+    monkeypatch.setattr(checkpoints, "save", slow)
+    made = trainer(tmp_path, ToyLoader(before), keep=9)
+    made.run()
+    assert began == [STEPS, 2 * STEPS, 3 * STEPS]
+    assert [checkpoints.step_of(path) for path in files()] == began
+    first = checkpoints.load(files()[0])
+    assert_identical(states[0], {name: first[name] for name in ("method", "optimizer")})
+
+
+@pytest.mark.parametrize("failing", [1, 3])
+def test_failed_background_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    """An error of the writer ends the run within the next epoch, or at its end."""
+    numbers = itertools.count(1)
+    save = checkpoints.save
+
+    def fails(*given: Any) -> Path:
+        if next(numbers) == failing:
+            raise OSError(28, "No space left on device", "step.pt")
+        return save(*given)
+
+    monkeypatch.setattr(checkpoints, "save", fails)
+    made = trainer(tmp_path)
+    with pytest.raises(OSError, match="No space left"):
+        made.run()
+    assert failing * STEPS <= made.step <= min(failing + 1, 3) * STEPS
+    assert len(checkpoints.checkpoints(tmp_path / "checkpoints")) == failing - 1
 
 
 @pytest.mark.usefixtures("hears_hang_ups")

@@ -228,6 +228,8 @@ class Method(nn.Module, ABC, Generic[Labels]):
     #: them (`training.graph`); the law `step_is_static` tests it. Whatever differs between steps
     #: must come from the batch, or from `ops.draws.drawn` or `of_step`.
     is_static: ClassVar[bool] = False
+    #: Names in `checkpoint()` of which every process holds its own rows; each writes them itself.
+    sharded: ClassVar[tuple[str, ...]] = ()
     #: Allowed number of views: (least, most, reason); the config's `views_needed`.
     num_views: tuple[int, int | None, str] = MethodConfig.num_views
 
@@ -323,8 +325,7 @@ class Method(nn.Module, ABC, Generic[Labels]):
         return {}
 
     def checkpoint(self) -> dict[str, Any]:
-        """Return the full state for one file; complete on the main process. Every process calls
-        this.
+        """Return the full state of this process; of entries in `sharded`, its own rows.
 
         A method that splits its state over processes overrides this and `restore` (nn.MemoryBank).
         """
@@ -332,7 +333,11 @@ class Method(nn.Module, ABC, Generic[Labels]):
 
     def restore(self, state: dict[str, Any]) -> None:
         """Load the state of a checkpoint. Every process calls this; the number of processes may
-        have changed."""
+        have changed.
+
+        An entry in `sharded` is the list of all processes' rows, in rank order, or a tensor if
+        there was one process.
+        """
         self.load_state_dict(state)
 
     # -- for the logs only; all of these are optional -------------------------------------------

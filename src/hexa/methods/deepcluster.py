@@ -125,6 +125,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
 
     is_static = True
     loss_per_image = True
+    sharded = ("bank.embeddings", "bank.seen")
 
     def __init__(
         self,
@@ -253,10 +254,7 @@ class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):
         return health(self.clusters, before, self.config.num_prototypes, data.labels)
 
     def checkpoint(self) -> dict[str, Any]:
-        """Return the state with the whole bank, which is split over the processes."""
-        state = self.state_dict()
-        del state["bank.embeddings"], state["bank.seen"]
-        return state | {f"bank.{name}": value for name, value in self.bank.whole().items()}
+        return self.state_dict() | {f"bank.{name}": rows for name, rows in self.bank.part().items()}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.bank.take(state["bank.embeddings"], state["bank.seen"])

@@ -73,28 +73,27 @@ class MemoryBank(nn.Module):
         process."""
         return processes.all_gather(values)[: self.data_size]
 
-    def whole(self) -> dict[str, Tensor]:
-        """Return all rows, on the CPU of the main process: embeddings [A, N, D], seen [N]; empty
-        elsewhere. A collective."""
-        own = self.embeddings[:, : self.rows].transpose(0, 1).cpu()
-        embeddings = processes.gather_rows(own)
-        seen = processes.gather_rows(self.seen[: self.rows].cpu())
-        if not seen:
-            return {}
-        rows = torch.cat(embeddings)[: self.data_size]
-        return {
-            "embeddings": rows.transpose(0, 1).contiguous(),
-            "seen": torch.cat(seen)[: self.data_size],
-        }
+    def part(self) -> dict[str, Tensor]:
+        """Return this process's rows: embeddings [A, L, D], seen [L]."""
+        return {"embeddings": self.embeddings[:, : self.rows], "seen": self.seen[: self.rows]}
 
     def take(
         self,
-        embeddings: Tensor,
-        seen: Tensor,
+        embeddings: Tensor | list[Tensor],
+        seen: Tensor | list[Tensor],
     ) -> None:
-        """Load this process's rows of a whole bank."""
-        part = slice(self.start, self.start + self.rows)
-        own = seen[part]
+        """Load this process's rows from the parts of any number of processes, in rank order; a
+        tensor is the only part."""
         self.seen.zero_()
-        self.seen[: len(own)].copy_(own)
-        self.embeddings[:, : len(own)].copy_(embeddings[:, part])
+        offset = -self.start  # of a part's first row in this shard
+        for rows, marks in zip(_parts(embeddings), _parts(seen), strict=False):
+            here = slice(max(offset, 0), min(offset + len(marks), self.rows))
+            there = slice(here.start - offset, here.stop - offset)
+            if here.start < here.stop:
+                self.seen[here].copy_(marks[there])
+                self.embeddings[:, here].copy_(rows[:, there])
+            offset += len(marks)
+
+
+def _parts(value: Tensor | list[Tensor]) -> list[Tensor]:
+    return value if isinstance(value, list) else [value]

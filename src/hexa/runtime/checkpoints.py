@@ -1,4 +1,4 @@
-"""Checkpoints: written atomically, refused if damaged or foreign."""
+"""Checkpoints: written atomically, by several processes in parts, refused if damaged or foreign."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hexa.runtime import processes
 from hexa.runtime.files import by_plain_name, write_whole
 
 FORMAT = "hexa-checkpoint-2"
-_NAME = re.compile(r"step-\d{8,}\.pt")
+_NAME = re.compile(r"step-\d{8,}\.(pt|part\d+|unfinished\d+)")
 
 State = dict[str, Any]
 
@@ -28,17 +28,43 @@ class BadCheckpoint(UserError):
     reason."""
 
 
-def path_of(folder: Path, step: int) -> Path:
-    """Return the file of a step: step-00000123.pt."""
-    return folder / f"step-{step:08d}.pt"
+def path_of(folder: Path, step: int, part: int = 0) -> Path:
+    """Return the file of a step: step-00000123.pt, or the part of a process: step-00000123.part1."""
+    path = folder / f"step-{step:08d}.pt"
+    return path.with_suffix(f".part{part}") if part else path
+
+
+def begin(folder: Path, step: int, parts: int) -> Path:
+    """Announce the files of a step before any process calls `save`, and return the first.
+
+    Old files of the step are deleted. An empty file such as step-00000123.unfinished1 stands for
+    each part but the first until the part is written. Raises OSError.
+    """
+    folder.mkdir(exist_ok=True)
+    for old in _files(folder):
+        if step_of(old) == step:
+            old.unlink()
+    for part in range(1, parts):
+        _mark(folder, step, part).touch()
+    return path_of(folder, step)
+
+
+def _mark(folder: Path, step: int, part: int) -> Path:
+    return path_of(folder, step).with_suffix(f".unfinished{part}")
 
 
 def save(
-    folder: Path, step: int, state: Mapping[str, Any], keep: int = 2, stays: int | None = None
+    folder: Path,
+    step: int,
+    state: Mapping[str, Any],
+    part: int = 0,
+    keep: int = 2,
+    stays: int | None = None,
 ) -> Path:
     """Write the state of a step atomically, then delete all but the newest `keep` checkpoints up to
     this step.
 
+    part: rank of the process, if each writes its own part of a sharded state; see `begin`.
     stays: never delete checkpoints at multiples of this step.
 
     Files with a checkpoint's name are always complete, even if the machine stops. `state` contains
@@ -51,23 +77,45 @@ def save(
     content.pop("checksum", None)  # present if the state was loaded from a file
     content["checksum"] = checksum(content)
     path = write_whole(
-        path_of(folder, step), lambda file: torch.save(content, file), make_folders=False
+        path_of(folder, step, part), lambda file: torch.save(content, file), make_folders=False
     )
-    for old in [one for one in checkpoints(folder) if step_of(one) <= step][: -keep or None]:
-        if stays is None or step_of(old) % stays:
-            old.unlink(missing_ok=True)
+    _mark(folder, step, part).unlink(missing_ok=True)
+    steps = [step_of(one) for one in checkpoints(folder)]
+    kept = [number for number in steps if number <= step][-keep:]
+    for old in _files(folder):
+        number = step_of(old)
+        if number < step and number not in kept and (stays is None or number % stays):
+            old.unlink(missing_ok=True)  # other processes delete the same files
     return path
 
 
 def load(
     path: Path, device: torch.device | str = "cpu", *, mapped: bool = False, compare: bool = True
 ) -> State:
-    """Read a checkpoint, weights only: no code in the file is executed. Raises BadCheckpoint with
-    the reason.
+    """Read a checkpoint with its parts, weights only: no code in the files is executed. Raises
+    BadCheckpoint with the reason.
 
+    A sharded entry of the method is the list of its parts, in rank order.
     mapped: read tensors from the disk when they are used.
-    compare: verify the checksum, which reads all tensors.
+    compare: verify the checksums, which reads all tensors.
     """
+    content = _read(path, device, mapped, compare)
+    try:
+        shards: list[Any] = [content.get("method")]
+        for number in range(1, content.get("parts", 1)):
+            part = _read(path.with_suffix(f".part{number}"), device, mapped, compare)
+            if part["step"] != content["step"]:
+                raise LookupError
+            shards.append(part["method"])
+        if shards[1:]:
+            joined = {name: [shard[name] for shard in shards] for name in shards[-1]}
+            content["method"] = {**content["method"], **joined}
+    except (LookupError, TypeError, RuntimeError):  # hexa never writes such kinds of content
+        raise BadCheckpoint(f"{path}: damaged (its parts do not belong together)") from None
+    return content
+
+
+def _read(path: Path, device: torch.device | str, mapped: bool, compare: bool) -> State:
     if path.exists() and not path.is_file():  # reading a pipe may never end
         raise BadCheckpoint(f"{path}: not a file")
     try:
@@ -111,11 +159,16 @@ def _is_plausible(content: State, size: int) -> bool:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints of a folder, found by name, oldest first."""
+    """Return the complete checkpoints of a folder, found by name, oldest first."""
+    files = _files(folder)
+    unfinished = {path.stem for path in files if path.suffix.startswith(".unfinished")}
+    complete = (path for path in files if path.suffix == ".pt" and path.stem not in unfinished)
+    return sorted(complete, key=step_of)
+
+
+def _files(folder: Path) -> list[Path]:
     paths = folder.iterdir() if folder.is_dir() else ()
-    return sorted(
-        (path for path in paths if _NAME.fullmatch(path.name) and path.is_file()), key=step_of
-    )
+    return [path for path in paths if _NAME.fullmatch(path.name) and path.is_file()]
 
 
 def step_of(path: Path) -> int:

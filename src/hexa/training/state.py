@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
 from hexa.config import UserError
 from hexa.runtime import processes
 from hexa.runtime.checkpoints import State
@@ -14,10 +17,19 @@ if TYPE_CHECKING:
 
 
 def state_of(trainer: Trainer) -> State:
-    """Return everything that later steps depend on. Random states are not needed: randomness is a
-    function of the step."""
+    """Return everything that later steps depend on; in processes other than the main one, their
+    rows of sharded entries. Random states are not needed: randomness is a function of the step.
+
+    Every process calls this.
+    """
+    method = trainer.objective.method
+    own = method.checkpoint()
+    sums = trainer.window.state
+    if not processes.is_main():
+        return {"method": {name: own[name] for name in method.sharded}}
     return {
-        "method": trainer.objective.method.checkpoint(),
+        "method": own,
+        "parts": processes.world_size() if method.sharded else 1,
         "optimizer": trainer.optimizer.optimizer.state_dict(),
         "step": trainer.step,
         "total_steps": trainer.optimizer.total_steps,
@@ -27,10 +39,16 @@ def state_of(trainer: Trainer) -> State:
         "steps_per_epoch": trainer.steps_per_epoch,
         "fingerprint": trainer.fingerprint,
         "world_size": processes.world_size(),
-        "window": trainer.window.state,
+        "window": sums,
         "watch": trainer.watch.state,
         "best": trainer.scoring.best.state,
     }
+
+
+def on_host(state: State) -> State:
+    """Return a copy of a state in the host's memory, which later steps do not change."""
+    tensors = [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor)]
+    return copy.deepcopy(state, {id(one): one.detach().to("cpu", copy=True) for one in tensors})
 
 
 def restore(trainer: Trainer, state: State) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +25,7 @@ from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finit
 from hexa.training.monitor import Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
 from hexa.training.overfitting import one_step_and_many
-from hexa.training.state import state_of
+from hexa.training.state import on_host, state_of
 from hexa.training.step import prepared
 
 
@@ -32,7 +33,8 @@ from hexa.training.step import prepared
 class Trainer:
     """Trains, logs and saves; `run` returns at the end, or raises Interrupted or NonFiniteError.
 
-    Every process has a trainer; only the main one writes.
+    Every process has a trainer; only the main one writes, except for sharded state. Checkpoints are
+    written in the background; the next one waits for the previous one.
     """
 
     objective: Objective
@@ -69,6 +71,8 @@ class Trainer:
         self.steps = Steps(self.objective, self.optimizer, self.device, graph, say)
         self.clock = Clock(lambda: self.loader.wait_seconds)
         self.saved_step = -1
+        self._writer = ThreadPoolExecutor(1)
+        self._writing: Future[Path] | None = None
         self._interrupts = Interrupts(self.journal.reporter.say)
         self._ended: int | None = None
         self._score_seconds = 0.0
@@ -90,7 +94,7 @@ class Trainer:
         method = self.objective.method
         reporter = self.journal.reporter
         reporter.begin(self.total_steps, self.step)
-        with closing(reporter), self._interrupts:
+        with closing(reporter), self._interrupts, self._writer:
             self._begin()
             while self.step < self.total_steps:
                 # let the method prepare the epoch, for example by clustering
@@ -114,6 +118,7 @@ class Trainer:
                         break
                 self._list_problems()
                 self._compare_attacks(batch)
+            self._finish_saving()
 
     def _begin(self) -> None:
         """Start the clock, and do the work that was due when the previous session stopped."""
@@ -140,6 +145,7 @@ class Trainer:
                 if self.step:
                     self.save()
                 if self._interrupts.received is not None:
+                    self._finish_saving()
                     raise Interrupted(self._interrupts.received, self.step, self.folder)
             return prepared(batch, self.config.channels_last)
 
@@ -214,7 +220,10 @@ class Trainer:
             self.loader.sets = sets and processes.of_main(sets, self.device)
 
     def _save_if_due(self) -> None:
-        """Save at the end of the run and at the configured epochs and steps."""
+        """Save at the end of the run and at the configured epochs and steps. Raises OSError if the
+        last checkpoint could not be written."""
+        if self._writing is not None and self._writing.done():
+            self._writing.result()
         config = self.config
         epoch, rest = divmod(self.step, self.steps_per_epoch)
         intervals = [config.checkpoint_every, config.keep_every or config.checkpoint_every]
@@ -287,6 +296,7 @@ class Trainer:
         number = self._interrupts.agreed(self.device)
         if number is not None:
             self.save()
+            self._finish_saving()
             self.journal.write("interrupted", self.step)
             raise Interrupted(number, self.step, self.folder)
 
@@ -316,6 +326,7 @@ class Trainer:
             raise self._non_finite(*bad)
 
     def _non_finite(self, step: int, term: str) -> NonFiniteError:
+        self._finish_saving()
         good = checkpoints.checkpoints(self.folder / "checkpoints") if self.folder else []
         rate = self.optimizer.learning_rate(step - 1)
         error = NonFiniteError(step, term, rate, good[-1] if good else None)
@@ -323,20 +334,34 @@ class Trainer:
         return error
 
     def save(self) -> None:
-        """Write a checkpoint of this step unless it exists. Raises NonFiniteError instead of saving
-        a bad state."""
+        """Begin to write a checkpoint of this step unless there is one. Raises NonFiniteError
+        instead of saving a bad state, OSError if the last checkpoint could not be written."""
         if self.folder is None or self.saved_step == self.step:
             return
+        self._finish_saving()
         with self.clock.paused():
             self._raise_if_not_finite()
-            state = state_of(self)
-            if processes.any_of(not is_finite([state["method"], state["optimizer"]]), self.device):
+            state = on_host(state_of(self))
+            if processes.any_of(not is_finite(state), self.device):
                 raise self._non_finite(self.step, "weights")
+            folder = self.folder / "checkpoints"
             if processes.is_main():
-                stays = self.config.keep_every and self.config.keep_every * self.steps_per_epoch
-                path = checkpoints.save(
-                    self.folder / "checkpoints", self.step, state, self.config.keep, stays
-                )
+                path = checkpoints.begin(folder, self.step, state["parts"])
+                # resuming drops the line of a checkpoint that was not completed
                 self.journal.write("checkpoint", self.step, path=path.name)
-            self.saved_step = self.step
             processes.barrier()
+            if state["method"]:
+                keep = self.config.keep
+                stays = self.config.keep_every and self.config.keep_every * self.steps_per_epoch
+                self._writing = self._writer.submit(
+                    checkpoints.save, folder, self.step, state, processes.rank(), keep, stays
+                )
+            self.saved_step = self.step
+
+    def _finish_saving(self) -> None:
+        """Wait until all processes have written the last checkpoint. Raises OSError."""
+        if self._writing is not None:
+            with self.clock.paused():
+                self._writing.result()
+            self._writing = None
+        processes.barrier()
