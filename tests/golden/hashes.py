@@ -63,7 +63,13 @@ def state(run: Path) -> str:
     into = hashlib.sha256()
     newest = max((run / "checkpoints").glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
     content = torch.load(newest, map_location="cpu", weights_only=True)
-    digest([content["method"], content["optimizer"]], into)
+    method = content["method"]
+    for part in sorted(newest.parent.glob(f"{newest.stem}.part*")):  # banks [A, L, D] and marks [L]
+        for name, rows in torch.load(part, weights_only=True)["method"].items():
+            dim = rows.ndim // 3
+            method[name] = torch.cat([method[name], rows], dim)
+            method[name] = method[name].narrow(dim, 0, method["clusters"].shape[1])
+    digest([method, content["optimizer"]], into)
     from safetensors.torch import load_file
 
     digest(load_file(run / "backbone.safetensors"), into)
