@@ -222,7 +222,7 @@ def test_harden_judging_size(
     assert found.record["attack"] == attack_of(Judge(labels_of(images))) | {
         "images": found.record["attacked"]
     }
-    named = f"APGD-CE and APGD-T (3 steps, 1 targets) of {found.record['attacked']} images"
+    named = f"APGD-CE and APGD-T (3 steps, 1 target) of {found.record['attacked']} images"
     assert named in found.verdict
     assert found.record["changes"].keys() >= {CLEAN, *ATTACKED}
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
