@@ -16,8 +16,6 @@ from PIL import Image
 
 import hexa
 from hexa import recipes
-from hexa.adaptation.command import adapt
-from hexa.adaptation.given import Budget
 from hexa.adaptation.harden import HardenRequest
 from hexa.adaptation.harden_plan import choose
 from hexa.adaptation.harden_verdict import at_price, mean_share
@@ -171,24 +169,6 @@ def test_harden_invalid_options(
     else:  # too short is an answer
         assert "try --time 1m." in told.out
         assert not [*tmp_path.rglob("*.yaml")]
-
-
-@pytest.mark.parametrize(("look", "attacks"), [(0.0005, 0.0), (0.02, 24 * 400 * 0.02)])
-def test_harden_time(
-    look: float, attacks: float, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Training has what the start and the verdict leave. It knows what a slower machine needs more time for:
-    the attacks only if no fewer images can be attacked."""
-    fixed = Costs(8, 0.001, {2: 0.002, 0: 0.001}, look, setup=2.0)
-    monkeypatch.setattr("hexa.adaptation.given.measure", lambda *_, **__: fixed)
-    monkeypatch.setattr(Budget, "spent", 10.0)
-    asked = HardenRequest(str(weights), "digits", "digits#test", seconds=600.0)
-    training = adapt(asked, tmp_path / "run", only_plan=True)["experiment"]["training"]
-    # 5 seconds at the end, 450 labelled images
-    scores = 5 + 450 * (9 * look + 3 * 0.001)
-    assert training["reserve_seconds"] == pytest.approx(scores + attacks)
-    left = 600 - 10 - 1.5 * 2 - max(0.16 * 600, attacks) - scores
-    assert training["max_seconds"] == pytest.approx(left)
 
 
 @pytest.mark.parametrize("readable", [100, 2])

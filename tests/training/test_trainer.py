@@ -20,7 +20,6 @@ from hexa.core import Batch
 from hexa.objective import Objective
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
-from hexa.training.clock import Clock, TimeLimit
 from hexa.training.journal import METRICS
 from hexa.training.losses import NonFiniteError, is_finite
 from hexa.training.monitor import Best, Scoring, Watch
@@ -445,28 +444,6 @@ def test_optimizer_groups_and_clipping(
     assert first[1:] == pytest.approx((0.05, 0.1, 0.05, 0.0))
     assert last[2] == pytest.approx(config.weight_decay_at((len(seen) - 1) / len(seen)))
     assert last[3:] == pytest.approx((0.05, 0.0))
-
-
-@pytest.mark.parametrize(
-    ("of_step", "steps", "end"), [(1.0, 100, 150), (2.0, 25, 150), (3.0, 3, 159)]
-)
-def test_reserve_of_slow_machine(
-    of_step: float, steps: int, end: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """100 steps of a second and 50 s of other work are planned. If both take twice as long, the time is kept; if
-    they take three times as long, there is no time for training."""
-    now = [0.0]
-    monkeypatch.setattr("hexa.training.clock.time.perf_counter", lambda: now[0])
-    optimizer = trainer(epochs=20, hard={}).optimizer
-    limit = TimeLimit(100.0, Clock(lambda: 0.0), optimizer, 0, reserve=50.0)
-    step = 0
-    while step < optimizer.total_steps:
-        step += 1
-        now[0] += of_step
-        optimizer.total_steps, _ = limit.fitted(step, None, 0.0, 0)
-    now[0] += 50 * of_step
-    assert step == steps
-    assert now[0] == end
 
 
 @pytest.mark.parametrize(

@@ -65,22 +65,14 @@ class _Times:
         affordable = int(np.clip(_JUDGING * seconds / each, *_JUDGED))
         return min(affordable, len(self.given.labelled or self.given.source))
 
-    def attacks(self, size: int) -> float:
-        """Return the seconds for the attacks on the fewest images."""
-        return ATTACKED[0] * FORWARDS * self.costs.score(self.given.used(size))
-
-    def scores(self, size: int, seconds: float) -> float:
-        """Return the seconds for the clean scores and the results, if --time is `seconds`."""
+    def others(self, size: int, seconds: float) -> float:
+        """Return the seconds for everything except training at view size `size`, if --time is `seconds`."""
         costs = self.costs
         used = costs.score(self.given.used(size))
         clean = (1 + _SCORED) * used + 3 * costs.read + costs.score(self.given.draft.views.size)
-        return _END + self.judged(size, seconds) * clean
-
-    def others(self, size: int, seconds: float) -> float:
-        """Return the seconds for everything except training at view size `size`, if --time is `seconds`."""
-        attacked = max(ATTACKING * seconds, self.attacks(size))
-        fixed = self.spent + 1.5 * self.costs.setup
-        return fixed + attacked + self.scores(size, seconds)
+        attacked = max(ATTACKING * seconds, ATTACKED[0] * FORWARDS * used)
+        fixed = self.spent + 1.5 * costs.setup + _END
+        return fixed + attacked + self.judged(size, seconds) * clean
 
     def room(self, size: int) -> float:
         """Return the seconds for training at view size `size`."""
@@ -150,13 +142,6 @@ def _experiment(
         changes["epochs"] = math.ceil(passes)
         changes["max_steps"] = max(1, int(passes * per_epoch))
         changes["training.max_seconds"] = times.room(size) / SPARE
-        seconds = given.budget.seconds
-        reserve = times.scores(size, seconds)
-        if (
-            times.attacks(size) > ATTACKING * seconds
-        ):  # otherwise, a slower machine attacks fewer images
-            reserve += times.attacks(size)
-        changes["training.reserve_seconds"] = reserve
     kept = {path: value for path, value in changes.items() if path not in given.fields}
     return override(given.at(size), kept)
 

@@ -55,20 +55,12 @@ class TimeLimit:
 
     The throughput is measured over the last quarter of an epoch; the first measurement begins at
     step `first` of the session.
-    reserve: planned seconds of the work after training. If the machine has become slower than
-    planned, this work takes longer, too, so training ends earlier.
     """
 
     def __init__(
-        self,
-        limit: float,
-        clock: Clock,
-        optimizer: ScheduledOptimizer,
-        first: int,
-        reserve: float = 0.0,
+        self, limit: float, clock: Clock, optimizer: ScheduledOptimizer, first: int
     ) -> None:
         self.limit = limit
-        self.reserve = reserve
         self.clock = clock
         self.optimizer = optimizer
         self.end: float | None = None
@@ -76,7 +68,6 @@ class TimeLimit:
         self._first = first
         self._since = first
         self._began = clock.total
-        self._more = 0.0
 
     def fitted(
         self, step: int, sets: int | None, score_seconds: float, score_every: int
@@ -91,7 +82,7 @@ class TimeLimit:
         total = self.optimizer.total_steps
         per_epoch = self.optimizer.steps_per_epoch
         now = self.clock.total
-        left = self.limit - now - self.clock.pauses - self._more
+        left = self.limit - now - self.clock.pauses
         self.end = time.monotonic() + left
         if left <= 0:
             return min(total, step), sets
@@ -100,9 +91,6 @@ class TimeLimit:
             return total, sets
         seconds = max(now - self._began, 1e-9) / steps
         settled = self._since > self._first  # the first steps also start the workers
-        if settled and not sets:
-            slower = seconds * self.optimizer.planned / self.limit
-            self._more = self.reserve * max(0.0, slower - 1)
         # if hardly any time would be left to repeat views, reduce the epochs with new views
         drawn = (sets or 0) * per_epoch
         if sets and sets > 2 and settled and (drawn - step) * seconds > 0.9 * left:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from hexa.config import Config, Share
 from hexa.data.sources.decode import MAX_IMAGE_PIXELS
@@ -55,10 +55,6 @@ class TrainingConfig(Config):
     """Time limit for training and scores, in seconds. During the run, the number of steps and thus
     the schedule are adjusted to the time left, at the throughput of the last steps. none: `epochs`
     and `max_steps` set the length."""
-    reserve_seconds: NonNegativeFloat = 0.0
-    """Planned seconds of the work after training, outside of `max_seconds`. If steps take longer than
-    `max_seconds` divided by their planned number, this work is expected to take longer by the same
-    factor, and training ends earlier."""
     log_every: PositiveInt = 20
     """Steps between two log lines."""
     checkpoint_every: PositiveInt = 1

@@ -217,13 +217,13 @@ class ScheduledOptimizer:
 
     def __post_init__(self, max_steps: int | None) -> None:
         steps = self.epochs * self.steps_per_epoch
-        self.planned = self.total_steps = min(steps, max_steps or steps)
+        self._planned = self.total_steps = min(steps, max_steps or steps)
         self.parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         self.average = GradientAverage(self.parameters)
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        at = step * self.planned // self.total_steps
+        at = step * self._planned // self.total_steps
         share = learning_rate_share(self.schedule, at, self.epochs, self.steps_per_epoch)
         return float(self.optimizer.defaults["lr"] * share)
 

@@ -127,8 +127,7 @@ class Trainer:
         self._limit: TimeLimit | None = None
         if self.config.max_seconds is not None:
             limit = self.config.max_seconds
-            reserve = self.config.reserve_seconds
-            self._limit = TimeLimit(limit, self.clock, self.optimizer, self.step, reserve)
+            self._limit = TimeLimit(limit, self.clock, self.optimizer, self.step)
         self._monitor_if_due(self.journal.there)
         self._end_if_due(self.journal.there)
 
