@@ -149,7 +149,7 @@ def test_command_line_mistakes(
 ) -> None:
     """A mistake is one line with a remedy."""
     monkeypatch.chdir(tmp_path)
-    err = says(*line.split(), status=2).err
+    err = says(line, status=2).err
     assert err.startswith("hexa: error: ")
     assert err.count("\n") == 1
     assert MISTAKES[line] in err
@@ -207,7 +207,7 @@ def test_next_command(
     """The next command suits the images."""
     data = plain_images(tmp_path, dict.fromkeys(files.split(), (8, 8)))
     monkeypatch.setattr("hexa.run.run.pretrain", lambda *_, **__: Path("RUN"))
-    out = says("pretrain", "digits-moco-v2", "--data", data).out
+    out = says(f"pretrain digits-moco-v2 --data {data}").out
     assert f"next: hexa {rest.replace('DATA', str(tmp_path))}\n" in out
 
 
@@ -227,21 +227,21 @@ def test_time_option(says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "hexa.run.run.pretrain",
         lambda experiment, out, **_: trained.append(experiment) or Path(out),
     )
-    begin = ("pretrain", "digits-moco-v2", "--out", tmp_path / "run")
-    out = says(*begin, "--time", "1h").out
+    begin = f"pretrain digits-moco-v2 --out {tmp_path / 'run'} --time"
+    out = says(f"{begin} 1h").out
     (made,) = trained
     assert made.epochs == 5
     assert "5 epochs of 1,347 images" in out
     assert 3000 < made.training.max_seconds < 3240
     for words, said in (
-        (["--time", "9m"], "one epoch alone takes 10 min"),
-        (["--time", "1m", "--epochs", "3"], "--time chooses the length; leave out --epochs"),
-        (["--time", "1m", "--max_steps", "3"], "--time chooses the length"),
-        (["--time", "soon"], "--time: must be a number"),
+        ("9m", "one epoch alone takes 10 min"),
+        ("1m --epochs 3", "--time chooses the length; leave out --epochs"),
+        ("1m --max_steps 3", "--time chooses the length"),
+        ("soon", "--time: must be a number"),
     ):
-        assert said in says(*begin, *words, status=2).err
+        assert said in says(f"{begin} {words}", status=2).err
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "under torchrun give --epochs" in says(*begin, "--time", "1m", status=2).err
+    assert "under torchrun give --epochs" in says(f"{begin} 1m", status=2).err
     assert len(trained) == 1
 
 
@@ -255,6 +255,6 @@ def test_address_space_limit() -> None:
 
 
 def test_mistyped_required_option(says: Says) -> None:
-    said = says("harden", "x", "--dta", "digits", status=2).err
+    said = says("harden x --dta digits", status=2).err
     assert "required: --data" in said
     assert "--dta: did you mean '--data'?" in said

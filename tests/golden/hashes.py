@@ -89,17 +89,9 @@ def hexa(*arguments: str) -> None:
 
 def two(*arguments: str) -> None:
     """One command in two processes."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "hexa",
-    ]
+    line = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 -m hexa"
     done = subprocess.run(
-        [*command, *arguments],
+        [*line.split(), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
