@@ -17,7 +17,7 @@ from tests.end_to_end.endings import assert_same_end, metric_lines
 from tests.run.test_every_method import experiment
 
 #: Ten steps in two epochs, all checkpoints kept; the bank has an odd number of rows.
-CHANGES = {"epochs": 2, "training.checkpoint_every_steps": 3, "training.keep": 9}
+CHANGES = {"images": None, "batch_size": 256}
 QUIET = Console(file=io.StringIO())
 
 

@@ -33,18 +33,19 @@ QUIET = Console(file=io.StringIO())
 
 
 def experiment(name: str, hard: tuple[str, ...] = ("adversarial",), **changes: Any) -> Experiment:
-    """Two epochs of five steps of 256 digits."""
+    """Two epochs of five steps of 64 digits."""
     method = nested(SMALL.get(name, {}))
     for place in (method, method.get("contrast", {})):
         if "queue_size" in place:
-            place["queue_size"] = 512
+            place["queue_size"] = 128
     if name == "cpc":
         method["stride"] = 5  # 3 × 3 patches instead of 6 × 6, a sixteenth of the products
     fields = ALONE | {
         "method": {"name": name, **method},
         **{f"network.{field}": value for field, value in NETWORK.get(name, {}).items()},
         "network.widths": [4, 8],
-        "batch_size": 256,
+        "images": 321,
+        "batch_size": 64,
         "epochs": 2,
         "views.extra_crops": [{"count": 2, "size": 8, "scale": [0.1, 0.3]}]
         if 8 in CROPS.get(name, ())

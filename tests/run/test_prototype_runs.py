@@ -24,7 +24,7 @@ METHODS = ("deepcluster-v2", "pcl-v2")
 
 
 def experiment(name: str, **changes: Any) -> Experiment:
-    """Two epochs of five steps of 256 digits, the first of which warms up PCL."""
+    """Two epochs of five steps of 64 digits, the first of which warms up PCL."""
     return of_every(name, **({"method.warmup_epochs": 1} if name == "pcl-v2" else {}), **changes)
 
 
@@ -73,7 +73,7 @@ def test_ctrl_c_between_epochs(
 
 def test_embeddings_beyond_clean_share(tmp_path: Path) -> None:
     """Images beyond the clean share keep their last embedding."""
-    changes = {"objective.clean_fraction": 0.5, "method.num_prototypes": [700], "epochs": 2}
+    changes = {"objective.clean_fraction": 0.5, "method.num_prototypes": [200], "epochs": 2}
     out = pretrain(
         experiment("deepcluster-v2", **changes),
         tmp_path / "run",
