@@ -76,7 +76,7 @@ def test_own_method(tmp_path: Path) -> None:
 
 
 def test_own_hard_example_is_trained_and_pictured(tmp_path: Path) -> None:
-    check("own_hard_example", tmp_path, epochs=4)
+    check("own_hard_example", tmp_path, epochs=2)
     picture = tmp_path / "runs/worst-turn/worst-turn.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
