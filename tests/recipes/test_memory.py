@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -70,3 +73,24 @@ def test_mistyped_changes(capsys: pytest.CaptureFixture[str]) -> None:
         status = cli.main(["recipes", *arguments])
         assert status == 2
         assert f"did you mean '{'--' if '_' in meant else ''}{meant}'" in capsys.readouterr().err
+
+
+def test_command_of_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command is that of the changed recipe."""
+    cli.main(["recipes", "digits-moco-v2+small", "--batch-size", "64", "--json"])
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["command"] == "hexa pretrain digits-moco-v2+small --batch_size 64"
+
+
+@pytest.mark.parametrize("fields", [[], ["--batch-size", "64"]])
+def test_recipe_of_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: list[str]
+) -> None:
+    """A recipe in a file of the user is described like a listed one."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from hexa.recipes import get\n\ndef mine():\n    return get('digits-moco-v2')\n"
+    )
+    assert not cli.main(["recipes", f"{file}:mine", *fields])
+    images = fields[1] if fields else recipes.get("digits-moco-v2").batch_size
+    assert f"({images} images)" in capsys.readouterr().out
