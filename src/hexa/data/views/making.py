@@ -221,7 +221,7 @@ def _uniforms(stream: Stream, rows: slice, shape: tuple[int, int]) -> Tensor:
     start = rows.start or 0
     first = start // _BLOCK * _BLOCK
     blocks = []
-    for block in range(first, rows.stop, _BLOCK):
+    for block in range(first, max(rows.stop, first + 1), _BLOCK):
         own = stream.child("rows", block) if block else stream
         count = min(_BLOCK, rows.stop - block)
         blocks.append(torch.rand((count, *shape), generator=own.generator()))
