@@ -15,15 +15,16 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$name; break; }; done)
 INSTALL := $(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt
 
-.PHONY: demo setup setup-dev setup-docs test torture lint docs dist docker format constraints clean
+.PHONY: demo setup setup-dev setup-docs test torture lint types style docs dist docker format constraints clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.setup
 	$(BIN)/hexa demo
 
-# One process for each core; a file's tests share what is expensive, so they stay together.
+# One process for each core. Each begins with its part of the tests in their order, so that tests of a file share what is
+# expensive; a process that has finished takes over half of what another has left.
 test: setup-dev
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist worksteal
 
 # Only from a commit, which is what the count is of. A second count of a day replaces the first; what fails ends it.
 TORTURE := benchmarks/$(shell date +%F)-torture.json
@@ -35,10 +36,16 @@ torture: setup-dev
 	mv build/torture.json $(TORTURE) # not before: the count names a commit without changes
 	@echo '$(TORTURE)'
 
-lint: setup-dev docs
+# The long steps, types and the documentation, run at the same time.
+lint: setup-dev setup-docs
+	@$(MAKE) --no-print-directory --jobs 2 types style docs
+
+types: setup-dev
+	$(BIN)/mypy
+
+style: setup-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/python -m tests.wording
 
 # NO_MKDOCS_2_WARNING: an advertisement for what will follow mkdocs

@@ -34,8 +34,7 @@ import torch
 from hexa.data import Source, open_source
 from hexa.data.loading.evaluation_stream import evaluation_batches
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
-from hexa.evaluation.features import extract
+from hexa.evaluation.features import extract, transform_of
 from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.packages import provenance
 from hexa.weights.pretrained import Backbone, random_backbone
@@ -66,8 +65,8 @@ def seconds(work: Callable[[], Any]) -> tuple[float, float]:
 @torch.no_grad()
 def measure(backbone: Backbone, source: Source, rounds: int, workers: int) -> dict[str, Any]:
     backbone.eval().to(memory_format=torch.channels_last)
-    transform = EvaluationTransform(backbone.image_size)
-    made = [images for images, _, _ in evaluation_batches(source, transform, BATCH, num_workers=0)]
+    transform = transform_of(backbone)
+    made = [images for images, _ in evaluation_batches(source, transform, BATCH, num_workers=0)]
     prepared = [
         backbone.normalize(images).contiguous(memory_format=torch.channels_last) for images in made
     ]
@@ -75,13 +74,13 @@ def measure(backbone: Backbone, source: Source, rounds: int, workers: int) -> di
     arms = {
         "network": lambda: [backbone.network(images) for images in prepared],
         "extraction": lambda: extract(
-            backbone, source, transform, BATCH, "cpu", "fp32", num_workers=workers
+            backbone, source, batch_size=BATCH, precision="fp32", num_workers=workers
         ),
         "decoding": lambda: [
             None for _ in evaluation_batches(source, transform, BATCH, num_workers=0)
         ],
     }
-    found = extract(backbone, source, transform, BATCH, "cpu", "fp32", num_workers=0)[0]
+    found = extract(backbone, source, batch_size=BATCH, precision="fp32", num_workers=0)[0]
     assert torch.allclose(found, expected, atol=1e-4 * float(expected.abs().max()))
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in arms}
     for _ in range(rounds):

@@ -56,7 +56,7 @@ def measure(data: Path, images: int, rounds: int, precision: Precision) -> dict[
     transform = transform_of(backbone)
     begin = time.process_time()
     batches = evaluation_batches(Subset(photographs, np.arange(images)), transform, num_workers=0)
-    pixels = torch.cat([(made * 255).round().to(torch.uint8) for made, _, _ in batches])
+    pixels = torch.cat([(made * 255).round().to(torch.uint8) for made, _ in batches])
     decoding = time.process_time() - begin
     source = ArraySource(pixels)
     how: dict[str, Any] = {"batch_size": 32, "precision": precision, "num_workers": 0}
@@ -69,7 +69,7 @@ def measure(data: Path, images: int, rounds: int, precision: Precision) -> dict[
     for number in range(1 + rounds):
         for name, further in arms.items():
             begin = time.process_time()
-            features[name] = extract(backbone, source, transform, **how, **further)[0]
+            features[name] = extract(backbone, source, **how, **further)[0]
             if number:  # the first warms up
                 seconds[name].append(time.process_time() - begin)
     difference = (features["plain"] - features["folded"]).abs().max() / features[

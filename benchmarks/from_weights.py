@@ -151,6 +151,8 @@ def experiment(name: str, data: str, arm: str, seed: int, epochs: int = 1) -> An
 
 def measured(name: str, backbone: Any, data: str, held_out: bool = False) -> dict[str, float]:
     """Every metric of a backbone on a data set, in percent. held_out: of VOC, by held-out training images."""
+    import torch
+
     from hexa.data import open_source
     from hexa.evaluation import evaluate
     from hexa.evaluation.features import extract
@@ -166,8 +168,11 @@ def measured(name: str, backbone: Any, data: str, held_out: bool = False) -> dic
             found |= {f"{protocol} {metric}": value for metric, value in result["metrics"].items()}
         return found
     loaded = load_backbone(backbone, **how)
-    (x, y, _), (test, wanted, _) = (
-        extract(loaded, open_source(data, split)) for split in ("train", "test")
+    sources = [open_source(data, split) for split in ("train", "test")]
+    (x, rows), (test, judged) = (extract(loaded, source) for source in sources)
+    y, wanted = (
+        torch.from_numpy(source.classes)[places]
+        for source, places in zip(sources, (rows, judged), strict=True)
     )
     classes = int(y.max()) + 1
     votes = knn_classify(x, y, test, NEIGHBOURS, 0.07, classes).argmax(1)

@@ -78,8 +78,9 @@ def attacked(scores: nn.Module, test: Any, rows: Any, network: Backbone) -> list
     """The smallest ε that was enough for each of these images."""
     found: list[float | None] = []
     radii = {epsilon / 255: epsilon for epsilon in (0.0, *EPSILONS)}
-    for x, y, index in evaluation_batches(Subset(test, rows), transform_of(network), 40, DEVICE):
-        assert y is not None
+    images = Subset(test, rows)
+    for x, index in evaluation_batches(images, transform_of(network), 40, DEVICE):
+        y = torch.from_numpy(images.classes)[index].to(DEVICE)
         streams = [Stream(0).child("attacked", int(rows[int(place)])) for place in index]
         smallest = attack.smallest_radius(scores, x, y, [*radii][1:], apgd(STEPS, TARGETS), streams)
         found += [radii.get(radius) for radius in smallest.tolist()]

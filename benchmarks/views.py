@@ -26,9 +26,9 @@ from torchvision.transforms import v2
 from hexa.data.views.config import RECIPES, ViewsConfig
 from hexa.data.views.making import Views
 from hexa.ops import geometry, photometric
-from hexa.runtime.allocator import keep_freed_memory
 from hexa.runtime.packages import provenance
 from hexa.runtime.random import Stream
+from hexa.runtime.resources import keep_freed_memory
 
 
 def main() -> None:

@@ -15,16 +15,7 @@ import pytest
 # Before torch is imported, and for the processes that tests start: the suite itself runs in several processes.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import torch
-from sklearn.datasets import load_digits
-
 from hexa.cli import main
-from tests import size
-
-if torch.backends.cpu.get_cpu_capability() == "AVX2":
-    # oneDNN's AVX2 backward of a 1×1 convolution with stride 2 writes outside its memory where there are fewer than 8
-    # input channels (torch 2.15), as in the smallest networks of these tests. Read at its first use.
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX")
 
 #: Folder with cifar10/train.parquet and the like; tests that want real images skip without it.
 DATA_VARIABLE = "HEXA_TEST_DATA"
@@ -34,13 +25,14 @@ Says = Callable[..., Any]
 
 def pytest_collection_finish() -> None:
     """Freeze the objects imported so far: later garbage collections need not visit them."""
+    import torch  # not above: the process that only distributes tests starts without it
+
+    if torch.backends.cpu.get_cpu_capability() == "AVX2":
+        # oneDNN's AVX2 backward of a 1×1 convolution with stride 2 writes outside its memory where there are fewer than
+        # 8 input channels (torch 2.15), as in the smallest networks of these tests. Read at its first use.
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX")
     gc.collect()
     gc.freeze()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the size of the code below the results."""
-    terminalreporter.write_line("; ".join(size.summary()))
 
 
 def pytest_unconfigure() -> None:
@@ -51,6 +43,8 @@ def pytest_unconfigure() -> None:
 def _seeded() -> None:
     """Seed the global generators, so that a test without its own generator gives the same numbers
     every time."""
+    import torch
+
     torch.manual_seed(0)
 
 
@@ -72,10 +66,13 @@ def _own_cache(monkeypatch: pytest.MonkeyPatch, _users: Iterator[Path]) -> None:
 
 @pytest.fixture
 def says(capsys: pytest.CaptureFixture[str]) -> Says:
-    """says("embed", …) runs that command here, which has to end with `status`: what it wrote, as .out and .err."""
+    """says("embed FILE …") runs that command here, which has to end with `status`: what it wrote, as .out and .err.
 
-    def run(*words: object, status: int = 0) -> Any:
-        assert main([str(word) for word in words]) == status
+    Words with spaces follow as further arguments.
+    """
+
+    def run(line: str, *words: object, status: int = 0) -> Any:
+        assert main([*line.split(), *map(str, words)]) == status
         return capsys.readouterr()
 
     return run
@@ -108,7 +105,9 @@ def real_data() -> Callable[[str], Path]:
 
 @pytest.fixture
 def few_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Return half of the embedded digits, for tests in which the images do not matter."""
+    """Replace the embedded digits by half of them, for tests in which images do not matter."""
+    from sklearn.datasets import load_digits
+
     every = load_digits(return_X_y=True)
     monkeypatch.setattr(
         "sklearn.datasets.load_digits", lambda **_: tuple(values[::2] for values in every)

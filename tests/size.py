@@ -1,8 +1,12 @@
-"""The size of the code in tokens, without comments, docstrings, blank lines and imports."""
+"""The size of the code in tokens, without comments, docstrings, blank lines and imports.
+
+`python -m tests.size` prints it.
+"""
 
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import tokenize
 from dataclasses import dataclass
@@ -100,6 +104,7 @@ def size_of(text: str) -> Size:
     return Size(tokens, len(rows), packed)
 
 
+@functools.cache
 def files(part: str) -> dict[str, Size]:
     """Return the sizes of all files of a part, by path."""
     paths = sorted((ROOT / part).rglob("*.py"))
@@ -108,10 +113,7 @@ def files(part: str) -> dict[str, Size]:
     }
 
 
-def summary() -> list[str]:
-    """Return one line for each part of the project."""
-    lines = []
+if __name__ == "__main__":
     for part in PARTS:
         found = sum(files(part).values(), Size())
-        lines.append(f"{part}: {found.tokens:,} tokens, {found.density:.1f} a line")
-    return lines
+        print(f"{part}: {found.tokens:,} tokens, {found.density:.1f} a line")

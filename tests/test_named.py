@@ -45,8 +45,5 @@ def test_named_passthrough() -> None:
 def test_random_recipe_result(tmp_path: Path, says: Says) -> None:
     """A result names it."""
     out = tmp_path / "result.json"
-    assert (
-        "top1"
-        in says("evaluate", "knn", "random:digits-moco-v2", "--data", "digits", "--out", out).out
-    )
+    assert "top1" in says(f"evaluate knn random:digits-moco-v2 --data digits --out {out}").out
     assert json.loads(out.read_text())["backbone"] == "random:digits-moco-v2"

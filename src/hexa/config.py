@@ -48,6 +48,11 @@ class ConfigError(UserError):
         return cls(problem for detail in error.errors() for problem in _problems(detail))
 
 
+def field_error(path: str, message: str) -> ConfigError:
+    """Return the error for one field, given by its dotted path."""
+    return ConfigError([(path, message)])
+
+
 def whole_characters(text: str) -> str:
     """Return the text with escapes (\\udcff) for bytes of file names that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
@@ -139,7 +144,7 @@ class Config(pydantic.BaseModel):
         for name, value in self:
             parts = value if isinstance(value, tuple) else (value,)
             if any(isinstance(part, int) and not -(2**63) <= part < 2**63 for part in parts):
-                raise ConfigError([(name, "must fit in 64 bits")])
+                raise field_error(name, "must fit in 64 bits")
         return self
 
 
@@ -197,12 +202,12 @@ def choose(
     if isinstance(value, base):
         return value
     if not isinstance(value, dict):
-        raise ConfigError([("", f"expected fields, for instance {field}: …")])
+        raise field_error("", f"expected fields, for instance {field}: …")
     if field not in value and default is None:
-        raise ConfigError(
-            [(field, f"is missing; give {field}: NAME among the fields, got {some(value)}")]
+        raise field_error(
+            field, f"is missing; give {field}: NAME among the fields, got {some(value)}"
         )
     name = str(value.get(field, default))
     if name not in known:
-        raise ConfigError([(field, f"unknown {field} '{name}'; {nearest(name, known)}")])
+        raise field_error(field, f"unknown {field} '{name}'; {nearest(name, known)}")
     return known[name].from_fields({field: name, **value})

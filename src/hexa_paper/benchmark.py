@@ -20,7 +20,7 @@ from hexa.objective import Objective
 from hexa.recipes.experiment import Experiment, override
 from hexa.run import build
 from hexa.run.build import Machine
-from hexa.runtime.progress import Progress, silent
+from hexa.runtime.console import Progress, silent
 from hexa.runtime.random import Stream
 from hexa.training.journal import environment
 from hexa.training.step import prepared, step

@@ -139,9 +139,9 @@ def reproduce(given: Given, extra: Fields) -> int:
     "finds similar.",
 )
 def figure(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check(given.out, (".png", ".svg"))
+    out = files.check_target(given.out, (".png", ".svg"))
     import_networks()
     from hexa import named
     from hexa_paper.figures.figure import CLUSTERS, figure as run
@@ -182,8 +182,7 @@ def figure(given: Given, extra: Fields) -> None:
 )
 def benchmark(given: Given, extra: Fields) -> None:
     experiment = experiment_of(given, extra)
-    from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
+    from hexa.runtime.console import Console, ProgressBar
     from hexa_paper.benchmark import benchmark as run, fitted, table
 
     log = Console(stderr=True)

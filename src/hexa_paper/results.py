@@ -10,7 +10,7 @@ from typing import Any
 
 from hexa.config import whole_characters
 from hexa.run.names import BACKBONE
-from hexa.runtime import parsing, targets
+from hexa.runtime import files, parsing
 from hexa.runtime.files import write_text
 from hexa_paper.request import refuse
 
@@ -65,7 +65,7 @@ def write(path: Path, content: str | Mapping[str, Any]) -> None:
 
 def check(out: Path) -> None:
     """Raise UserError if results cannot be written to `out`, or if it holds something else."""
-    targets.check_folder(out)
+    files.check_target_folder(out)
     if out.is_dir():
         there = {path.name for path in out.iterdir()}
         other = there and not there & {RESULTS, RUNS, LOCK}

@@ -26,9 +26,16 @@ def quick_costs(
     return Costs(size=64, read=1e-4, steps=steps, look=2e-4, setup=0.5)
 
 
+def be_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make costs and the speed of attacks constants, and attacks short."""
+    monkeypatch.setattr("hexa.adaptation.given.measure", quick_costs)
+    monkeypatch.setattr("hexa.adaptation.harden_verdict.images_per_second", lambda *_: 1000.0)
+    monkeypatch.setattr("hexa.adaptation.robustness.STEPS", 3)
+    monkeypatch.setattr("hexa.adaptation.robustness.TARGETS", 1)
+
+
 @pytest.fixture(autouse=True)
 def quick_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Costs, clock and speed of attacks are constants."""
-    monkeypatch.setattr("hexa.adaptation.given.measure", quick_costs)
-    monkeypatch.setattr("hexa.adaptation.harden_verdict.images_per_second", lambda *_: 1000.0)
+    be_quick(monkeypatch)
     monkeypatch.setattr(Budget, "spent", 2.0)

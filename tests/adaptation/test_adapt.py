@@ -22,7 +22,6 @@ from hexa.adaptation import record as records
 from hexa.adaptation.command import adapt
 from hexa.adaptation.given import Budget
 from hexa.adaptation.request import AdaptRequest
-from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.measure.costs import Costs
@@ -34,18 +33,9 @@ from tests.conftest import Says
 NETWORK = NetworkConfig(
     name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
 )
-QUICK = [
-    "--device",
-    "cpu",
-    "--precision",
-    "fp32",
-    "--training.tensorboard",
-    "false",
-    "--training.num_workers",
-    "0",
-]
+QUICK = "--device cpu --precision fp32 --training.tensorboard false --training.num_workers 0"
 #: A fixed length instead of one by the clock, so that two runs are alike.
-FIXED = ["--epochs", "2", "--max_steps", "5", "--views.size", "8", "--batch_size", "64"]
+FIXED = "--epochs 2 --max_steps 5 --views.size 8 --batch_size 64"
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +64,14 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def command(weights: Path, photos: Path, out: Path, *more: str) -> list[str]:
-    data = [f"--data=folder:{photos}/train", f"--labelled=folder:{photos}/test"]
-    return ["adapt", str(weights), *data, f"--out={out}", *QUICK, *FIXED, *more]
+def command(weights: Path, photos: Path, out: Path, more: str) -> str:
+    data = f"--data=folder:{photos}/train --labelled=folder:{photos}/test"
+    return f"adapt {weights} {data} --out={out} {QUICK} {FIXED} {more}"
 
 
 def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
     out = tmp_path / "run"
-    said = says(*command(weights, photos, out, "--time=20m")).out
+    said = says(command(weights, photos, out, "--time=20m")).out
     kept = json.loads((out / "adapt.json").read_text())
     assert not (out / "best.safetensors").exists()  # no state is chosen by the labels that judge
     *_, conclusion, report, file, load = said.splitlines()
@@ -108,11 +98,11 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
     page = (out / "report.html").read_text()
     assert page.index("Did it help?") < page.index("What ran")
     # again: there is nothing left to do
-    assert "is finished" in says(*command(weights, photos, out, "--time=20m")).out
+    assert "is finished" in says(command(weights, photos, out, "--time=20m")).out
     # another request does not touch it, and may be planned
-    err = says(*command(weights, photos, out, "--time=21m"), status=2).err
+    err = says(command(weights, photos, out, "--time=21m"), status=2).err
     assert "seconds 1200.0, not 1260.0" in err
-    assert main(command(weights, photos, out, "--time=21m", "--plan")) == 0
+    says(command(weights, photos, out, "--time=21m --plan"))
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
     (out / "adapt.json").write_text(
@@ -121,14 +111,14 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
     assert records.read(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
 
 
-def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path) -> None:
+def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
     """A killed experiment that is resumed ends with the same weights and table."""
     whole = tmp_path / "whole"
     cut = tmp_path / "cut"
-    more = ("--time=20m", "--training.checkpoint_every_steps=1", "--training.report=false")
-    assert main(command(weights, photos, whole, *more)) == 0
+    more = "--time=20m --training.checkpoint_every_steps=1 --training.report=false"
+    says(command(weights, photos, whole, more))
     process = subprocess.Popen(
-        [sys.executable, "-m", "hexa", *command(weights, photos, cut, *more)],
+        [sys.executable, "-m", "hexa", *command(weights, photos, cut, more).split()],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         # sums are those of a number of threads: the same here as there
@@ -143,7 +133,7 @@ def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path) ->
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert main(command(weights, photos, cut, *more)) == 0
+    says(command(weights, photos, cut, more))
     a = load_backbone(whole / "backbone.safetensors").network.state_dict()
     b = load_backbone(cut / "backbone.safetensors").network.state_dict()
     assert all(torch.equal(a[name], b[name]) for name in a)
@@ -151,34 +141,24 @@ def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path) ->
     assert tables[0] == tables[1]
 
 
-def test_adapt_transformer_image_size(photos: Path, tmp_path: Path) -> None:
-    """A transformer is adapted at the size that was given."""
+@pytest.mark.parametrize("command", ["adapt", "harden"])
+def test_transformer_image_size(command: str, photos: Path, tmp_path: Path, says: Says) -> None:
+    """A transformer is adapted and hardened at the size that was given."""
     config = NetworkConfig(
         name="vit_tiny_patch16_224", options={"depth": 1, "embed_dim": 48, "num_heads": 3}
     )
     start = save_backbone(random_backbone(config, 224, seed=5), tmp_path / "start.safetensors")
-    length = [
-        "--epochs=1",
-        "--max_steps=1",
-        "--batch_size=16",
-        "--training.report=false",
-        "--views.size=64",
-    ]
-    data = f"--data=folder:{photos}/train"
-    assert (
-        main(
-            ["adapt", str(start), data, f"--out={tmp_path / 'run'}", *QUICK, *length, "--time=20m"]
-        )
-        == 0
-    )
-    assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 64
+    length = "--epochs=1 --max_steps=1 --batch_size=16 --training.report=false --views.size=32"
+    data = f"--data=folder:{photos}/train --out={tmp_path / 'run'}"
+    says(f"{command} {start} {data} {QUICK} {length} --time=20m")
+    assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 32
 
 
 def test_adapt_foreign_out_folder(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
     """A folder that holds other files is refused and stays as it was."""
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "mother.txt").write_text("dear")
-    err = says(*command(weights, photos, tmp_path / "letters", "--time=20m"), status=2).err
+    err = says(command(weights, photos, tmp_path / "letters", "--time=20m"), status=2).err
     assert "is not an empty folder" in err
     assert [path.name for path in (tmp_path / "letters").iterdir()] == ["mother.txt"]
 
@@ -190,9 +170,9 @@ def test_adapt_plan_side_effects(
     out = tmp_path / "run"
     read = Mock(wraps=files.read)
     monkeypatch.setattr(files, "read", read)
-    planning = ["adapt", weights, "--plan", f"--out={out}", *QUICK]
-    data = [f"--data=folder:{photos}/train", f"--labelled=folder:{photos}/test"]
-    told = says(*planning, *data, "--time=100s")
+    planning = f"adapt {weights} --plan --out={out} {QUICK}"
+    data = f"--data=folder:{photos}/train --labelled=folder:{photos}/test"
+    told = says(f"{planning} {data} --time=100s")
     assert "method: simclr, from" in told.out
     assert re.search(r"learning: the whole network.* head alone", told.out)
     assert re.search(r"for medical-grey \(--domain .*\), 8 px\n", told.out)
@@ -203,15 +183,13 @@ def test_adapt_plan_side_effects(
     read.assert_called_once()
     starts.read(str(weights))  # later, the file as it is then
     assert read.call_count == 2
-    of_photos = says(*planning, *data, "--time=100s", "--domain=photos").out
+    of_photos = says(f"{planning} {data} --time=100s --domain=photos").out
     assert re.search(r"learning: the last of 3 stages.* head alone", of_photos)
     assert "for photos, 8 px\n" in of_photos
-    small = says(*planning, *data, "--epochs=9", "--views.size=4").out
+    small = says(f"{planning} {data} --epochs=9 --views.size=4").out
     assert re.search(r"views: .*4 px; .*8 px", small)
-    inside = [*planning, f"--data={photos}/test", "--epochs=9"]
-    told = "".join(
-        says(*inside, f"--labelled={same}").out for same in (f"{photos}#test", f"{photos}/test")
-    )
+    inside = f"{planning} --data={photos}/test --epochs=9"
+    told = "".join(says(f"{inside} --labelled={photos}{part}").out for part in ("#test", "/test"))
     assert re.search(r"labels: .*120 labelled images.* 10 points", told)
     assert told.count("labels: those of the training images") == 1
 
@@ -223,18 +201,18 @@ def test_adapt_too_little_time(
     slow = Costs(size=8, read=0.0, steps={3: 4.0, 1: 2.0, 0: 1.0}, look=0.01)
     monkeypatch.setattr("hexa.adaptation.given.measure", lambda *_, **__: slow)
     out = tmp_path / "run"
-    asked = ["adapt", str(weights), f"--data=folder:{photos}/train", f"--out={out}", *QUICK]
-    said = says(*asked, "--time=10m", status=2).out.splitlines()[-1]
+    asked = f"adapt {weights} --data=folder:{photos}/train --out={out} {QUICK}"
+    said = says(f"{asked} --time=10m", status=2).out.splitlines()[-1]
     # 100 images: 1 + 5 · 2 seconds each, 0.9 of the time, and a third to spare
     assert said.endswith("--time 27m.")
-    assert main([*asked, f"--out={tmp_path / 'planned'}", "--time=10m", "--plan"]) == 2
+    says(f"{asked} --out={tmp_path / 'planned'} --time=10m --plan", status=2)
     kept = json.loads((out / "adapt.json").read_text())
     assert kept["kept"] == "start"
     assert kept["verdict"] == said
     assert sorted(path.name for path in out.iterdir()) == ["adapt.json"]
     with pytest.raises(UserError, match="so not a run that has begun; give a run"):
         load_backbone(out)
-    said = says(*asked, "--time=30m", "--plan").out  # the same folder, with more time
+    said = says(f"{asked} --time=30m --plan").out  # the same folder, with more time
     assert said.count("learning: the last of 3 stages") == said.count("labels: none") == 1
     assert float(re.findall(r"length: about ([\d.]+) passes", said)[0]) >= 6
 
@@ -257,28 +235,22 @@ def test_adapt_clock_judging_time(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            ["--time=soon"],
-            "--time: ",
-        ),
-        (["--batch_size=201"], "batch_size: 201"),
-        (["--data=folder:{few}"], "64"),
-        (["--data=folder:{same}"], "near-duplicates"),
-        (["--data=folder:{broken}"], "8 of 80 images"),
-        (
-            ["--labelled=folder:{few}"],
-            "labels",
-        ),
-        (["--labelled=folder:{single}"], "0 of 3 classes"),
-        (["--groups=none.csv"], "labels"),
-        (["--domain=photo"], "'photos'"),
-        (["--epohcs=3"], "'--epochs'"),
-        (["--labeled=x"], "'--labelled'"),
-        (["--epochs=3", "--training.max_seconds=9"], "--training.max_seconds"),
+        ("--time=soon", "--time: "),
+        ("--batch_size=201", "batch_size: 201"),
+        ("--data=folder:{few}", "64"),
+        ("--data=folder:{same}", "near-duplicates"),
+        ("--data=folder:{broken}", "8 of 80 images"),
+        ("--labelled=folder:{few}", "labels"),
+        ("--labelled=folder:{single}", "0 of 3 classes"),
+        ("--groups=none.csv", "labels"),
+        ("--domain=photo", "'photos'"),
+        ("--epohcs=3", "'--epochs'"),
+        ("--labeled=x", "'--labelled'"),
+        ("--epochs=3 --training.max_seconds=9", "--training.max_seconds"),
     ],
 )
 def test_adapt_invalid_options(
-    change: list[str], message: str, weights: Path, photos: Path, tmp_path: Path, says: Says
+    change: str, message: str, weights: Path, photos: Path, tmp_path: Path, says: Says
 ) -> None:
     folders = {name: tmp_path / name for name in ("few", "same", "single", "broken")}
     image = Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
@@ -289,11 +261,8 @@ def test_adapt_invalid_options(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 image.save(path) if (name, number % 10) != ("broken", 0) else path.write_bytes(b"")
     out = tmp_path / "run"
-    given = {"--data": f"folder:{photos}/train", "--time": "1h"}
-    given |= dict(entry.format(**folders).split("=", 1) for entry in change)
-    told = says(
-        "adapt", weights, f"--out={out}", *QUICK, *(f"{k}={v}" for k, v in given.items()), status=2
-    )
+    data = f"--data=folder:{photos}/train --time=1h"
+    told = says(f"adapt {weights} --out={out} {QUICK} {data} {change.format(**folders)}", status=2)
     *stage, said = told.err.splitlines()
     assert message in said
     assert stage in ([], ["looking at the images …"])

@@ -6,13 +6,9 @@ import re
 
 import pytest
 
-from hexa.cli import OVERVIEW, main, overview
+from hexa.cli import OVERVIEW, overview
 from hexa.cli.declare import commands
-
-
-def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(arguments) == 0
-    return capsys.readouterr().out
+from tests.conftest import Says
 
 
 def test_help_overview() -> None:
@@ -26,9 +22,9 @@ def test_help_overview() -> None:
     assert {name for names in OVERVIEW.values() for name in names} <= known.keys()
 
 
-def test_common_fields_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
-    common = printed(capsys, "pretrain", "digits-hexa-moco", "--help")
-    everything = printed(capsys, "pretrain", "digits-hexa-moco", "--help-all")
+def test_common_fields_of_a_recipe(says: Says) -> None:
+    common = says("pretrain digits-hexa-moco --help").out
+    everything = says("pretrain digits-hexa-moco --help-all").out
     fields = re.findall(r"^  (--\S+)", common, re.MULTILINE)
     assert {"--epochs", "--method.temperature", "--hard_examples.adversarial.epsilon"} <= set(
         fields
@@ -40,9 +36,9 @@ def test_common_fields_of_a_recipe(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["robust", "linear"])
-def test_fields_of_a_protocol(capsys: pytest.CaptureFixture[str], protocol: str) -> None:
+def test_fields_of_a_protocol(says: Says, protocol: str) -> None:
     """Every field has a description and a type; a second preset lists only its differences."""
-    text = printed(capsys, "evaluate", protocol, "--help")
+    text = says(f"evaluate {protocol} --help").out
     assert "( or none)" not in text
     assert "Options of the protocol `" not in text
     assert text.count("--head_epochs") <= 1

@@ -32,26 +32,22 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     one twice."""
     root = tmp_path_factory.mktemp("images")
     digits = load_digits()
-    for place in range(140):
-        name = "photos/all" if place < 60 else f"labelled/{digits.target[place]}"
-        (root / name).mkdir(parents=True, exist_ok=True)
-        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
-            root / name / f"{place}.png"
-        )
-    for place in (*range(5), 139):
-        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
-            root / f"labelled/{digits.target[place]}" / f"again-{place}.png"
-        )
+    images = {place: f"labelled/{digits.target[place]}/{place}.png" for place in range(60, 140)}
+    images |= {place: f"photos/all/{place}.png" for place in range(60)}
+    again = {
+        place: f"labelled/{digits.target[place]}/again-{place}.png" for place in (*range(5), 139)
+    }
+    for place, name in (*images.items(), *again.items()):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(root / name)
     return root
 
 
 def test_compare_command_page(tmp_path: Path, folder: Path, says: Says) -> None:
     """The command names the better backbone and writes a page."""
     out = tmp_path / "compared"
-    given = ["compare", RANDOM, "pixels:8", "--data", f"folder:{folder / 'photos'}", "--size", "8"]
-    told = says(
-        *given, "--labelled", f"folder:{folder / 'labelled'}", "--time", "60s", "--out", out
-    )
+    data = f"--data folder:{folder / 'photos'} --labelled folder:{folder / 'labelled'}"
+    told = says(f"compare {RANDOM} pixels:8 {data} --size 8 --time 60s --out {out}")
     said = told.out
     assert f"pixels:8 is better than {RANDOM}: linear probe" in said
     assert "with 85 labelled images a difference of about 12 points can be shown" in told.err
@@ -160,9 +156,8 @@ def test_compare_unjudgeable_labels(tmp_path: Path, says: Says) -> None:
         Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
             tmp_path / f"{place}" / "one.png"
         )
-    given = ["compare", RANDOM, "pixels:8", "--data", f"folder:{tmp_path}"]
     out = tmp_path / "compared"
-    told = says(*given, "--out", out, status=2).err
+    told = says(f"compare {RANDOM} pixels:8 --data folder:{tmp_path} --out {out}", status=2).err
     assert "--labelled" in told
     assert not out.exists()
 

@@ -31,8 +31,8 @@ def lopsided(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_unequal_class_comparison(tmp_path: Path, lopsided: Path, says: Says) -> None:
-    command = ["compare", "pixels:8", "random:small-resnet-8", "--data", str(lopsided)]
-    said = " ".join(says(*command, "--out", tmp_path).out.split())
+    command = f"compare pixels:8 random:small-resnet-8 --data {lopsided} --out {tmp_path}"
+    said = " ".join(says(command).out.split())
     record = json.loads((tmp_path / "compare.json").read_text())
     assert record["majority_class"] == pytest.approx(100 * 60 / 65)
     assert "most frequent class, % 92.3 92.3" in said

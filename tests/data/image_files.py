@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import io
 import itertools
 import struct
@@ -162,6 +163,7 @@ _MODES = {
 }
 
 
+@functools.cache
 def every_format() -> dict[str, bytes]:
     """Files by name; the first word of the name is the format."""
     return dict(_files())

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from hexa.core.method import Passes
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.views.evaluation import EvaluationTransform
 from tests.data.batches import SIZE, array, each_process, loader_of, photographs, same
 
 COUNT = 37

@@ -13,7 +13,7 @@ import torch
 
 from hexa.config import UserError
 from hexa.data.loading import evaluation_stream, loaders
-from hexa.evaluation import collective, evaluate, protocol as protocols, supervised
+from hexa.evaluation import evaluate, protocol as protocols, supervised
 from hexa.evaluation.protocols import linear
 from hexa.runtime import processes
 from hexa.weights.pretrained import random_backbone, save_backbone
@@ -215,7 +215,7 @@ def crashes() -> None:
     with pytest.raises(
         RuntimeError, match="a bug" if processes.is_main() else "the main process failed"
     ):
-        collective.from_main(work)
+        processes.from_main(work)
 
 
 def test_failed_main_process() -> None:

@@ -69,6 +69,9 @@ def cases() -> dict[str, Case]:
     return {str(case): case for case in found}
 
 
+CASES = cases()
+
+
 def in_halves(draw: Callable[..., torch.Tensor], count: int) -> list[torch.Tensor]:
     """Return the draws of two processes with `count` images each, computed by one process."""
     original = processes.rank
@@ -174,7 +177,7 @@ def plain_cases() -> dict[str, Case]:
 
 
 def work(checkpoint: str) -> dict[str, Any]:
-    found = {name: train(case) for name, case in cases().items()}
+    found = {name: train(case) for name, case in CASES.items()}
     of_one = torch.load(checkpoint)
     return found | {"on": {name: go_on(case, of_one[name]) for name, case in plain_cases().items()}}
 
@@ -186,10 +189,10 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return run_together(2, work, str(checkpoint))
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", CASES)
 def test_two_process_law(two: list[dict[str, Any]], name: str) -> None:
     """Gradients, parameters, statistics, queues and banks; identical on both processes where both hold them."""
-    case = cases()[name]
+    case = CASES[name]
     one = train(case)
     both = [results[name] for results in two]
     first = together(case, both)

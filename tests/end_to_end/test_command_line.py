@@ -20,84 +20,45 @@ from hexa.recipes.experiment import override
 from tests.conftest import Says
 from tests.evaluation.given import noise_images
 
-TINY = [
-    "digits-hexa-moco",
-    "--batch-size",
-    "128",
-    "--method.queue_size",
-    "128",
-    "--network.widths",
-    "[8,16]",
-]
-TINY += ["--device", "cpu", "--precision", "fp32", "--monitor.knn_every", "1"]
+TINY = "digits-hexa-moco --batch-size 128 --method.queue_size 128 --network.widths [8,16]"
+TINY += " --device cpu --precision fp32 --monitor.knn_every 1"
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of an epoch that every test below only reads or adds to."""
     run = tmp_path_factory.mktemp("flow") / "run"
-    assert (
-        cli.main(
-            [
-                "pretrain",
-                *TINY,
-                "--epochs",
-                "1",
-                "--out",
-                str(run),
-                "--hard_examples.cutmix.weight",
-                "1",
-            ]
-        )
-        == 0
-    )
+    line = f"pretrain {TINY} --epochs 1 --out {run} --hard_examples.cutmix.weight 1"
+    assert cli.main(line.split()) == 0
     return run
 
 
-def test_config_roundtrip_weights(finished: Path, tmp_path: Path) -> None:
+def test_config_roundtrip_weights(finished: Path, tmp_path: Path, says: Says) -> None:
     """The config of a run, fed back, gives the same weights."""
     again = tmp_path / "again"
-    quick = ["--training.report", "false", "--training.tensorboard", "false"]
-    assert (
-        cli.main(
-            ["pretrain", "--config", str(finished / "config.yaml"), "--out", str(again), *quick]
-        )
-        == 0
-    )
+    quick = "--training.report false --training.tensorboard false"
+    says(f"pretrain --config {finished / 'config.yaml'} --out {again} {quick}")
     assert hexa.load_backbone(again).content_hash() == hexa.load_backbone(finished).content_hash()
 
 
-def test_evaluate_result_file(finished: Path, tmp_path: Path) -> None:
+def test_evaluate_result_file(finished: Path, tmp_path: Path, says: Says) -> None:
     """The result is kept with its protocol."""
     out = tmp_path / "knn.json"
-    assert (
-        cli.main(
-            ["evaluate", "knn", str(finished), "--data", "digits", "--k", "20", "--out", str(out)]
-        )
-        == 0
-    )
+    says(f"evaluate knn {finished} --data digits --k 20 --out {out}")
     result = json.loads(out.read_text())
     assert result["protocol"].startswith("knn")
-    assert {
-        "protocol",
-        "preset",
-        "metrics",
-        "backbone",
-        "data",
-        "seed",
-        "versions",
-        "seconds",
-    } <= set(result)
+    fields = {"protocol", "preset", "metrics", "backbone", "data", "seed", "versions", "seconds"}
+    assert fields <= set(result)
     assert 50 < result["metrics"]["top1"] <= 100
     assert result["metrics"] in [
         entry["metrics"] for entry in json.loads((finished / "results.json").read_text())
     ]
 
 
-def test_embed_arrays(finished: Path, tmp_path: Path) -> None:
+def test_embed_arrays(finished: Path, tmp_path: Path, says: Says) -> None:
     """Features, labels and paths are written."""
     out = tmp_path / "features.npz"
-    assert cli.main(["embed", str(finished), "--data", "digits#test", "--out", str(out)]) == 0
+    says(f"embed {finished} --data digits#test --out {out}")
     with np.load(out) as arrays:
         features = arrays["features"]
         labels = arrays["labels"]
@@ -109,27 +70,13 @@ def test_embed_arrays(finished: Path, tmp_path: Path) -> None:
     assert np.ptp(features, axis=0).max() > 0
 
 
-def test_visualize_and_report_files(finished: Path, tmp_path: Path) -> None:
+def test_visualize_and_report_files(finished: Path, tmp_path: Path, says: Says) -> None:
     """Each command writes one file."""
     picture = tmp_path / "picture.png"
     page = tmp_path / "page.html"
-    assert (
-        cli.main(
-            [
-                "visualize",
-                str(finished),
-                "--data",
-                "digits",
-                "--out",
-                str(picture),
-                "--num-images",
-                "3",
-            ]
-        )
-        == 0
-    )
+    says(f"visualize {finished} --data digits --out {picture} --num-images 3")
     assert Image.open(picture).size[0] > 4 * 16
-    assert cli.main(["report", str(finished), "--out", str(page)]) == 0
+    says(f"report {finished} --out {page}")
     text = page.read_text()
     assert "digits-hexa-moco" in text
     assert "http://" not in text.replace("http://www.w3.org", "")
@@ -155,7 +102,7 @@ def test_demo_table(tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch)
         demo, "_experiment", lambda recipe, epochs: override(recipes.get(recipe), small)
     )
     out = tmp_path / "demo"
-    printed = says("demo", "--epochs", "1", "--out", out).out
+    printed = says(f"demo --epochs 1 --out {out}").out
     assert all(
         name in printed for name in ("raw pixels", "random init", "MoCo-v2", "HEXA-MoCo", "ε=16")
     )
@@ -163,7 +110,7 @@ def test_demo_table(tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch)
     stranger = tmp_path / "stranger"
     (stranger / "digits-moco-v2").mkdir(parents=True)
     (stranger / "digits-moco-v2" / "thesis.txt").write_text("mine")
-    assert cli.main(["demo", "--out", str(stranger)]) == 2
+    says(f"demo --out {stranger}", status=2)
     assert list(stranger.rglob("*")) == [
         stranger / "digits-moco-v2",
         stranger / "digits-moco-v2" / "thesis.txt",

@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 import hexa
-from hexa import cli
 from hexa.data import draw_part, open_source
 from hexa.runtime import checkpoints
 from hexa.weights.pretrained import load_backbone
@@ -20,7 +19,7 @@ from tests.distributed.together import run_together
 from tests.end_to_end.endings import RECIPE, options
 
 PART = {"images": 200, "of": 1347, "seed": 3}
-ASKED = ["--images", "200", "--seed", "3"]
+ASKED = "--images 200 --seed 3"
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +28,14 @@ def paths() -> list[str]:
     return draw_part(open_source("digits", "train"), 200, 3).paths
 
 
-def pretrained(out: Path, *more: str) -> Path:
-    command = ["pretrain", RECIPE, "--out", str(out), *options(batch_size=64), *more]
-    assert cli.main(command) == 0
+def pretrained(says: Says, out: Path, more: str) -> Path:
+    says(f"pretrain {RECIPE} --out {out} {more}", *options(batch_size=64))
     return out
 
 
-def test_part_run_resume(tmp_path: Path) -> None:
+def test_part_run_resume(tmp_path: Path, says: Says) -> None:
     """A run of a part says so and resumes."""
-    run = pretrained(tmp_path / "run", *ASKED)
+    run = pretrained(says, tmp_path / "run", ASKED)
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["images"] == 200
     assert config["seed"] == 3
@@ -47,21 +45,21 @@ def test_part_run_resume(tmp_path: Path) -> None:
     assert steps is not None
     assert steps[1]["steps_per_epoch"] == 200 // 64
     whole = load_backbone(run).content_hash()
-    expected = load_backbone(pretrained(tmp_path / "other", "--seed", "3")).content_hash()
+    expected = load_backbone(pretrained(says, tmp_path / "other", "--seed 3")).content_hash()
     assert whole != expected
 
     cut = tmp_path / "cut"
     shutil.copytree(run, cut)
     checkpoints.checkpoints(cut / "checkpoints")[-1].unlink()
     (cut / "backbone.safetensors").unlink()
-    assert cli.main(["resume", str(cut)]) == 0
+    says(f"resume {cut}")
     assert load_backbone(cut).content_hash() == whole
 
 
 def test_part_evaluation(tmp_path: Path, says: Says) -> None:
     """An evaluation learns from a part and scores all images."""
     out = tmp_path / "result.json"
-    said = says("evaluate", "knn", "pixels:8", "--data", "digits", "--out", out, *ASKED).out
+    said = says(f"evaluate knn pixels:8 --data digits --out {out} {ASKED}").out
     result = json.loads(out.read_text())
     assert result["protocol"].endswith("-200-images")
     assert result["data_facts"]["fit"]["images"] == 200

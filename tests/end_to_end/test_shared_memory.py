@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from hexa import cli
 from tests.end_to_end.endings import metric_lines
 
 #: What is mounted for the command alone. A part of these views takes 786,432 bytes.
@@ -25,7 +26,7 @@ FULL = "shared memory (/dev/shm) is full, so workers hand images over more slowl
 NONE = "this process decodes the images, more slowly"
 
 
-def inside(mounts: str, devices: Path, *words: object, seconds: float = 240) -> str:
+def inside(mounts: str, devices: Path, *words: str, seconds: float = 240) -> str:
     """Return the output of `hexa WORDS`, which must succeed, with these mounts; skip the test
     without the right to them."""
     devices.mkdir(exist_ok=True)
@@ -37,7 +38,7 @@ def inside(mounts: str, devices: Path, *words: object, seconds: float = 240) -> 
     if allowed.returncode:
         pytest.skip(f"mounting is not permitted: {allowed.stderr.strip()}")
     ended = subprocess.run(
-        [*begin, sys.executable, "-m", "hexa", *map(str, words)],
+        [*begin, sys.executable, "-m", "hexa", *words],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -59,20 +60,18 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def training(photographs: Path, out: Path, workers: int) -> list[object]:
-    fields = ["--training.num_workers", workers, "--epochs", 1, "--batch_size", 64]
-    fields += ["--views.size", 64, "--network.widths", "[4, 8]", "--training.log_every", 1]
-    fields += ["--training.device", "cpu", "--training.report", "false"]
-    recipe = ["pretrain", "cifar10-simclr+small", "--data", f"folder:{photographs}"]
-    return [*recipe, *fields, "--out", out]
+def training(photographs: Path, out: Path, workers: int) -> list[str]:
+    fields = f"--training.num_workers {workers} --epochs 1 --batch_size 64 --views.size 64"
+    fields += " --network.widths [4,8] --training.log_every 1 --training.device cpu"
+    recipe = f"pretrain cifar10-simclr+small --data folder:{photographs}"
+    return f"{recipe} {fields} --training.report false --out {out}".split()
 
 
 @pytest.fixture(scope="module")
 def expected(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The metrics of the training without workers and without any mount."""
     out = tmp_path_factory.mktemp("expected") / "run"
-    words = [str(word) for word in training(photographs, out, 0)]
-    subprocess.run([sys.executable, "-m", "hexa", *words], check=True, capture_output=True)
+    assert cli.main(training(photographs, out, 0)) == 0
     lines = metric_lines(out, "train")
     assert len(lines) == 2
     return list(lines)

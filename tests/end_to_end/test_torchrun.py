@@ -30,21 +30,12 @@ class Torchrun:
     """torchrun with two processes; whatever of it is left at the end of the test is killed."""
 
     def __init__(self, out: Path, *arguments: str, restarts: int = 0) -> None:
-        options = [
-            "--standalone",
-            "--signals-to-handle",
-            "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2",
-            "--nproc-per-node",
-            "2",
-            "--max-restarts",
-            str(restarts),
-            "-m",
-            "hexa",
-        ]
+        options = "--standalone --signals-to-handle SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1,SIGUSR2"
+        options += f" --nproc-per-node 2 --max-restarts {restarts} -m hexa"
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         self.folder = out
         self.process = subprocess.Popen(
-            [str(TORCHRUN), *options, *arguments],
+            [str(TORCHRUN), *options.split(), *arguments],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

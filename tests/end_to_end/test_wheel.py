@@ -115,26 +115,17 @@ def test_wheel_own_environment(checkout: Path, tmp_path: Path) -> None:
     """The wheel works in an environment of its own."""
     environment = installed(checkout, tmp_path, "--constraint", ROOT / "constraints.txt")
 
-    def command(*arguments: str, status: int = 0) -> str:
-        return run(environment / "hexa", *arguments, folder=tmp_path, status=status)
+    def command(line: str, status: int = 0) -> str:
+        return run(environment / "hexa", *line.split(), folder=tmp_path, status=status)
 
     where = run(environment / "python", "-c", "import hexa; print(hexa.__file__)", folder=tmp_path)
     assert Path(where.strip()).is_relative_to(environment.parent)
     assert command("--version") == f"hexa {hexa.__version__}\n"
     assert "digits-hexa-moco" in command("recipes")
-    command(
-        "pretrain",
-        "digits-hexa-moco",
-        "--epochs",
-        "1",
-        "--network.widths",
-        "[8,16]",
-        "--out",
-        "run",
-    )
+    command("pretrain digits-hexa-moco --epochs 1 --network.widths [8,16] --out run")
     assert (tmp_path / "run" / "report.html").is_file()
-    assert "knn" in command("evaluate", "knn", "run", "--data", "digits")
-    refusal = command("export", "run", "--to", "onnx", "--out", "run.onnx", status=2)
+    assert "knn" in command("evaluate knn run --data digits")
+    refusal = command("export run --to onnx --out run.onnx", status=2)
     assert f"{environment.relative_to(tmp_path)}/python 'onnx>=1.17' 'onnxscript" in refusal
 
 

@@ -135,8 +135,8 @@ def test_dense_command_output(tmp_path: Path, says: Says) -> None:
     """The command says what it wrote."""
 
     def embedding(words: str, status: int = 0) -> Any:
-        given = words.replace("OUT", str(tmp_path / "maps")).split()
-        return says("embed", *given, "--data", "digits#test", status=status)
+        given = words.replace("OUT", str(tmp_path / "maps"))
+        return says(f"embed {given} --data digits#test", status=status)
 
     told = embedding("random:small-resnet-4-8 --out OUT.npz --dense --size 16 --precision fp32").out
     assert "450 × 8 × 8 × 8 dense features" in " ".join(told.split())

@@ -69,7 +69,7 @@ def test_new_protocol_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says
     monkeypatch.setattr(protocols, "__path__", [*protocols.__path__, str(tmp_path)])
     assert "own-way" in protocols.names()
     assert protocols.summary("own-way").startswith("My own")
-    assert "My own k = 200" in says("evaluate", "own-way", "--help").out
+    assert "My own k = 200" in says("evaluate own-way --help").out
     found = evaluate("own-way", "pixels:8", "digits", device="cpu", k=1)["protocol"]
     assert found == "own-way/k1-t0.07"
 

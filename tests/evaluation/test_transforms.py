@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.features import transform_of
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone

@@ -77,7 +77,7 @@ def test_accuracy_companions(
 
 
 def test_constant_answer_note(lopsided: str, says: Says) -> None:
-    said = says("evaluate", "knn", "pixels:8", "--data", lopsided, "--k", "100").out
+    said = says(f"evaluate knn pixels:8 --data {lopsided} --k 100").out
     assert "top1 95.00 · balanced_accuracy 50.00 · majority_class 95.00" in said
     assert (
         "note: the accuracy (95.0 %) is not above the share of the most frequent class, good "

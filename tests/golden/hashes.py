@@ -63,7 +63,13 @@ def state(run: Path) -> str:
     into = hashlib.sha256()
     newest = max((run / "checkpoints").glob("*.pt"), key=lambda path: path.stat().st_mtime_ns)
     content = torch.load(newest, map_location="cpu", weights_only=True)
-    digest([content["method"], content["optimizer"]], into)
+    method = content["method"]
+    for part in sorted(newest.parent.glob(f"{newest.stem}.part*")):  # banks [A, L, D] and marks [L]
+        for name, rows in torch.load(part, weights_only=True)["method"].items():
+            dim = rows.ndim // 3
+            method[name] = torch.cat([method[name], rows], dim)
+            method[name] = method[name].narrow(dim, 0, method["clusters"].shape[1])
+    digest([method, content["optimizer"]], into)
     from safetensors.torch import load_file
 
     digest(load_file(run / "backbone.safetensors"), into)
@@ -83,17 +89,9 @@ def hexa(*arguments: str) -> None:
 
 def two(*arguments: str) -> None:
     """One command in two processes."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "-m",
-        "hexa",
-    ]
+    line = f"{sys.executable} -m torch.distributed.run --standalone --nproc-per-node=2 -m hexa"
     done = subprocess.run(
-        [*command, *arguments],
+        [*line.split(), *arguments],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,

@@ -20,16 +20,19 @@ from hexa.testing.laws import (
     LAWS,
     a_resumed_method_goes_on,
     an_attack_raises_the_loss,
+    checkpointed_blocks_agree,
     hard_examples_are_valid_pixels,
     loss_is_pure,
     losses_follow_their_images,
+    micro_batches_add_up,
     mixture_weights_sum_to_one,
     scores_follow_their_images,
     shared_gradients_are_exact,
+    step_is_static,
     two_processes_equal_one,
     weight_zero_changes_nothing,
 )
-from tests.laws.cases import STRAINING, VARIANTS, Case, all_cases, backward, count_passes
+from tests.laws.cases import KINDS, STRAINING, VARIANTS, Case, all_cases, backward, count_passes
 
 CASES = all_cases()
 HARD = [case for case in CASES if case.hard_examples]
@@ -51,19 +54,43 @@ OF_HARD_EXAMPLES = (
     hard_examples_are_valid_pixels,
     mixture_weights_sum_to_one,
     weight_zero_changes_nothing,
+)
+#: Laws that take several steps or note every call. A plain step is part of one with hard examples.
+LONG = (
     shared_gradients_are_exact,
+    micro_batches_add_up,
+    checkpointed_blocks_agree,
+    step_is_static,
 )
 
 
+def applies(law: Callable[[testing.Case], None], case: Case) -> bool:
+    """Return whether a law is tried in a case; two processes are in tests/distributed."""
+    if law in LONG:
+        varied = case.kept and case.method not in STRAINING
+        resized = bool(case.sizes and case.fields) and law is not shared_gradients_are_exact
+        return bool(case.hard_examples) and not varied and not resized
+    skipped = OF_METHODS if case.hard_examples else OF_HARD_EXAMPLES
+    return law is not two_processes_equal_one and law not in skipped
+
+
 def tries() -> list[Any]:
-    """Return each law with each applicable case; two processes are in tests/distributed."""
+    """Return each law with each applicable case."""
     return [
         pytest.param(law, case, id=f"{name}-{case}")
         for name, law in LAWS.items()
         for case in CASES
-        if law is not two_processes_equal_one
-        and law not in (OF_METHODS if case.hard_examples else OF_HARD_EXAMPLES)
+        if applies(law, case)
     ]
+
+
+def test_every_method_and_kind() -> None:
+    """Each law is tried with every method and, if it is about hard examples, with every kind."""
+    for law in {*LAWS.values()} - {two_processes_equal_one}:
+        cases = [case for case in CASES if applies(law, case)]
+        assert {case.method for case in cases} == {*choices(MethodConfig, "name", "hexa.methods")}
+        kinds = {hard.kind for case in cases for hard in case.hard().values()}
+        assert kinds == (set() if law in OF_METHODS else {*KINDS})
 
 
 @pytest.mark.parametrize(("law", "case"), tries())
@@ -144,7 +171,7 @@ def test_attack_ball_law(case: Case) -> None:
         small |= {"epsilon": 0.01, "step_size": 0.01 if small.get("steps", 1) == 1 else 0.007}
     case = Case(case.method, case.fields, {"adversarial": small})
     config = case.hard()["adversarial"]
-    made = case.objective(case.build()).examples(case.batch())
+    made = case.examples()
     clean = made[STD]
     adversarial = made["adversarial"]
     radius = (1 / 255 if config.unit == "grey" else 1.0) * config.epsilon

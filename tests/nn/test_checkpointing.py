@@ -77,6 +77,7 @@ def test_copies() -> None:
 def test_network_without_blocks() -> None:
     """It is refused in a line."""
     changes = {"network.name": "vgg11", "network.small_stem": False, "network.checkpoint": True}
+    changes["network.options.mlp_ratio"] = 0.01
     experiment = override(recipes.get("digits-moco-v2"), changes | {"training.device": "cpu"})
     with pytest.raises(ConfigError) as refused:
         build_method(experiment, setting_of(experiment, 1347), Machine.of(experiment))

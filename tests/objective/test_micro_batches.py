@@ -151,6 +151,7 @@ def test_refused_number(parts: int) -> None:
 def test_timing(parts: int) -> None:
     """Steps with micro-batches are timed on a CPU, where the batch is smaller than that of the run."""
     fields = ALONE | {"batch_size": 192, "method.queue_size": 768, "views.size": 64}
+    fields["network.widths"] = [16, 32]
     fields["training.accumulate"] = parts
     costs = measure(override(recipes.get("digits-moco-v2"), fields), open_source("digits"), ())
     assert min(costs.steps.values()) > 0

@@ -6,27 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from hexa.config import UserError
-from hexa_paper import loop, plan
+from hexa_paper import plan
 from hexa_paper.plan import Job
 from hexa_paper.request import Request
 from tests.paper.conftest import finish, plan_of
 
 RATES = (0.02, 0.04, 0.08, 0.16)
-
-
-def test_named_comparisons(capsys: pytest.CaptureFixture[str]) -> None:
-    """The plan says what a run is compared at."""
-    ablation = plan_of("ablation", epochs=20, rates=(0.03,))
-    rows = loop._listed(ablation, ablation.final())
-    Console().print(rows)
-    printed = [line.split() for line in capsys.readouterr().out.splitlines()]
-    found = {(*line[:3], line[3]) for line in printed if line[:1] == ["equal"]}
-    assert ("equal", "epochs", "Std+Adv", "20") in found
-    assert ("equal", "time", "Std+Adv", "11") in found
-    assert ("equal", "epochs", "Std", "20") in found
 
 
 def test_search_per_arm() -> None:
@@ -121,18 +108,6 @@ def test_job_names() -> None:
     assert first(fields={"training.num_workers": 1}).name == plain
     prefix = plain.rpartition("-seed")[0]
     assert first(seeds=(3,)).name == f"{prefix}-seed3"
-
-
-def test_joined_seeds(tmp_path: Path) -> None:
-    """Seeds that have results join."""
-    table = plan_of("table1", epochs=8, rates=(0.03,), seeds=(0, 7), out=tmp_path)
-    for job in table.final():
-        finish(job, tmp_path)
-    later = plan_of("table1", epochs=8, rates=(0.03,), seeds=(1,), out=tmp_path)
-    found = list(dict.fromkeys(job.experiment.seed for job in later.final()))
-    assert found == [0, 7, 1]
-    other = plan_of("table1", epochs=9, rates=(0.03,), seeds=(1,), out=tmp_path)
-    assert {job.experiment.seed for job in other.final()} == {1}
 
 
 @pytest.mark.parametrize(

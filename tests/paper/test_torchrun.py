@@ -15,28 +15,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hexa import cli
 from hexa.config import UserError
 from hexa.runtime.signals import Interrupted
 from hexa_paper import torchrun
+from tests.conftest import Says
 
 #: Fields of a tiny network and two steps.
-TINY = {
-    "max-steps": "2",
-    "batch-size": "16",
-    "network.name": "small-resnet",
-    "network.widths": "[8]",
-    "views.size": "16",
-    "method.queue_size": "64",
-    "method.dim": "8",
-}
+TINY = "--network.name=small-resnet --network.widths=[8] --views.size=16 --batch-size=16"
+TINY += " --method.queue_size=64 --method.dim=8"
+SHORT = "--max-steps=2"
 #: Seconds that a process may take to begin or to end, on the slowest machine.
 PATIENCE = 300
 
 
-def words(data: str, out: Path, *more: str) -> list[str]:
-    given = ["reproduce", "table1", "--scale=full", f"--data={data}", "--seeds=0", f"--out={out}"]
-    return [*given, *(f"--{name}={value}" for name, value in TINY.items()), *more]
+def line(data: str, out: Path, more: str = "") -> str:
+    return f"reproduce table1 --scale=full --data={data} --seeds=0 --out={out} {TINY} {more}"
 
 
 @pytest.fixture(scope="module")
@@ -54,10 +47,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"folder:{folder}"
 
 
-def test_slurm_array(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slurm_array(data: str, tmp_path: Path, says: Says) -> None:
     script = tmp_path / "array.sh"
-    assert cli.main(words(data, tmp_path / "study", "--plan", f"--slurm={script}")) == 0
-    assert "GPU-hours" in capsys.readouterr().out
+    told = says(line(data, tmp_path / "study", f"{SHORT} --plan --slurm={script}"))
+    assert "GPU-hours" in told.out
     subprocess.run(["bash", "-n", script], check=True)
     text = script.read_text()
     assert "#SBATCH --array=0-3" in text
@@ -66,19 +59,17 @@ def test_slurm_array(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_training_without_gpus(
-    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    data: str, tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
-    given = [word for word in words(data, tmp_path / "study") if "max-steps" not in word]
-    assert cli.main(given) == 2
-    assert "need GPUs" in capsys.readouterr().err
+    assert "need GPUs" in says(line(data, tmp_path / "study"), status=2).err
 
 
-def test_test_images(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_images(data: str, tmp_path: Path, says: Says) -> None:
     """A source without test images is refused before any training."""
     training = data.removeprefix("folder:") + "/train"
-    assert cli.main(words(f"folder:{training}", tmp_path / "study", "--plan")) == 2
-    assert "test images" in capsys.readouterr().err
+    asked = line(f"folder:{training}", tmp_path / "study", f"{SHORT} --plan")
+    assert "test images" in says(asked, status=2).err
 
 
 @pytest.fixture
@@ -148,7 +139,8 @@ def processes_of(folder: Path) -> list[int]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="looks for processes in /proc")
 def test_from_pretraining_to_the_table(data: str, tmp_path: Path) -> None:
     out = tmp_path / "study"
-    command = [sys.executable, "-m", "hexa", *words(data, out, "--processes=2")]
+    given = line(data, out, f"{SHORT} --processes=2")
+    command = [sys.executable, "-m", "hexa", *given.split()]
     log = (tmp_path / "log").open("w")
     first = subprocess.Popen(command, stdout=log, stderr=log)
     until = time.monotonic() + PATIENCE

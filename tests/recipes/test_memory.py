@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from benchmarks.memory import peak_bytes
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.core import MAIN, Batch
 from hexa.measure.activations import memory_of
 from hexa.recipes.experiment import override
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.runtime.random import Stream
+from tests.conftest import Says
 
 CPU = {"training.device": "cpu", "training.channels_last": False}
 
@@ -44,18 +45,17 @@ def test_published_batch() -> None:
     assert 1.9 < fp32 / bf16 < 2
 
 
-def test_printed_memory(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["recipes", "digits-moco-v2"])
+def test_printed_memory(says: Says) -> None:
+    told = says("recipes digits-moco-v2").out
     experiment = recipes.get("digits-moco-v2")
     gigabytes = memory_of(experiment, experiment.batch_size, torch.float32) / 1e9
-    assert f"{gigabytes:.3g} GB in fp32" in capsys.readouterr().out
+    assert f"{gigabytes:.3g} GB in fp32" in told
 
 
-def test_printed_changes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_changes(says: Says) -> None:
     """Modifiers in any order and fields count; expectations for the plain recipe are left out."""
     name = "digits-moco-v2+cutmix+adversarial"
-    cli.main(["recipes", name, "--batch-size", "64", "--training.accumulate=4"])
-    said = capsys.readouterr().out.splitlines()
+    said = says(f"recipes {name} --batch-size 64 --training.accumulate=4").out.splitlines()
     gigabytes = memory_of(recipes.get(name), 16, torch.float32) / 1e9
     assert said[0] == "digits-moco-v2+adversarial+cutmix"
     assert said[1].split(" on ")[0].split(" + ")[1:] == ["adversarial", "cutmix"]
@@ -63,34 +63,26 @@ def test_printed_changes(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any("expected" in line for line in said)
 
 
-def test_mistyped_changes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistyped_changes(says: Says) -> None:
     """Names and fields are checked as by `hexa pretrain`."""
-    cases = {
-        ("digits-moco-v3+cutmix",): "digits-moco-v2",
-        ("digits-moco-v2", "--bach-size=3"): "batch_size",
-    }
-    for arguments, meant in cases.items():
-        status = cli.main(["recipes", *arguments])
-        assert status == 2
-        assert f"did you mean '{'--' if '_' in meant else ''}{meant}'" in capsys.readouterr().err
+    said = says("recipes digits-moco-v3+cutmix", status=2).err
+    assert "did you mean 'digits-moco-v2'" in said
+    said = says("recipes digits-moco-v2 --bach-size=3", status=2).err
+    assert "did you mean '--batch_size'" in said
 
 
-def test_command_of_changes(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_of_changes(says: Says) -> None:
     """The command is that of the changed recipe."""
-    cli.main(["recipes", "digits-moco-v2+small", "--batch-size", "64", "--json"])
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = json.loads(says("recipes digits-moco-v2+small --batch-size 64 --json").out)
     assert row["command"] == "hexa pretrain digits-moco-v2+small --batch_size 64"
 
 
-@pytest.mark.parametrize("fields", [[], ["--batch-size", "64"]])
-def test_recipe_of_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], fields: list[str]
-) -> None:
+@pytest.mark.parametrize("fields", ["", "--batch-size 64"])
+def test_recipe_of_a_file(tmp_path: Path, says: Says, fields: str) -> None:
     """A recipe in a file of the user is described like a listed one."""
     file = tmp_path / "own.py"
     file.write_text(
         "from hexa.recipes import get\n\ndef mine():\n    return get('digits-moco-v2')\n"
     )
-    assert not cli.main(["recipes", f"{file}:mine", *fields])
-    images = fields[1] if fields else recipes.get("digits-moco-v2").batch_size
-    assert f"({images} images)" in capsys.readouterr().out
+    images = 64 if fields else recipes.get("digits-moco-v2").batch_size
+    assert f"({images} images)" in says(f"recipes {file}:mine {fields}").out

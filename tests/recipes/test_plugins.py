@@ -38,19 +38,21 @@ def wrong():
         ("def recipe():\n    raise SystemExit('done')\n", ":recipe"),
     ],
 )
-@pytest.mark.parametrize("command", ["check", "pretrain", "embed"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "check {file}:recipe",
+        "pretrain {file}:recipe --out {folder}/run",
+        "embed python:{file}:recipe --data digits --out {folder}/f.npz",
+    ],
+)
 def test_plugin_program_exit(
     tmp_path: Path, says: Says, source: str, where: str, command: str
 ) -> None:
     """A file that ends the program is not a success."""
     file = tmp_path / "mine_ends.py"
     file.write_text(source)
-    words = {
-        "check": [f"{file}:recipe"],
-        "pretrain": [f"{file}:recipe", "--out", tmp_path / "run"],
-        "embed": [f"python:{file}:recipe", "--data", "digits", "--out", tmp_path / "f.npz"],
-    }
-    said = says(command, *words[command], status=2).err
+    said = says(command.format(file=file, folder=tmp_path), status=2).err
     assert f"{file}{where}" in said
     assert "its code ended the program by sys.exit(" in said
     assert said.count("\n") == 1
@@ -116,19 +118,19 @@ def test_plugin_import_trust(stored: Stored) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["resume", "run"],
-        ["pretrain", "--config", "run/config.yaml", "--data", "folder:nowhere"],
-        ["visualize", "run", "--data", "digits", "--out", "views.png"],
-        ["figure", "view-space", "run", "--data", "digits", "--out", "views.png"],
+        "resume run",
+        "pretrain --config run/config.yaml --data folder:nowhere",
+        "visualize run --data digits --out views.png",
+        "figure view-space run --data digits --out views.png",
     ],
 )
-def test_command_plugin_trust(stored: Stored, command: list[str], says: Says) -> None:
+def test_command_plugin_trust(stored: Stored, command: str, says: Says) -> None:
     """Commands import the file of a run with trust alone."""
     seen = stored.folder / "imported"
-    assert "add --trust" in says(*command, status=2).err
+    assert "add --trust" in says(command, status=2).err
     assert not seen.exists()
     forked(
-        lambda: cli.main([*command, "--trust"])
+        lambda: cli.main(f"{command} --trust".split())
     )  # fails later: the run has no checkpoint, and there are no images
     assert seen.exists()
 

@@ -82,13 +82,13 @@ def test_perturbation_column() -> None:
     made = objective(attack=Adversarial())
     attacked = made.examples(batch)["attack"].crops[0]
     delta = pixels(attacked).astype(int) - pixels(saturated).astype(int)
-    shown = gallery(made, batch, num_images=16, gain=50).tiles[:, 1]
+    shown = gallery(made, batch, num_images=16).tiles[:, 1]
     assert 0.2 < (delta == 0).mean() < 0.8
     assert (shown[delta == 0] == MID_GREY).all()
     found = set(np.unique(shown))
-    expected = {MID_GREY - 50, MID_GREY, MID_GREY + 50}
+    expected = {MID_GREY - 64, MID_GREY, MID_GREY + 64}
     assert found == expected
-    assert np.array_equal(shown.astype(int), MID_GREY + 50 * delta)
+    assert np.array_equal(shown.astype(int), MID_GREY + 64 * delta)
 
 
 def test_mixed_column() -> None:

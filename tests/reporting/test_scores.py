@@ -56,26 +56,6 @@ def test_paired_seed_verdict(make_run: MakeRun) -> None:
     assert scores.verdicts(runs[:3], ["a", "b", "c"]) == []
 
 
-def test_attacked_accuracy_verdict(make_run: MakeRun) -> None:
-    """Accuracies under attack are compared too."""
-    runs = [
-        run_with(
-            make_run(f"{name}{seed}", seed=seed, batch_size=8 * len(name)),
-            {
-                "protocol": "robust",
-                "metrics": {"top1": 90.0, "robust@8": robust + seed},
-                "data_facts": {"test": {"images": 100, "fingerprint": "x"}},
-            },
-        )
-        for name, robust in (("a", 20.0), ("bb", 60.0))
-        for seed in range(2)
-    ]
-    clean, attacked = scores.verdicts(runs, [run.folder.name for run in runs])
-    assert "bb0 and 1 more is not shown to differ from a0 and 1 more" in clean
-    assert "bb0 and 1 more is better than a0 and 1 more: +40.0" in attacked
-    assert "ε = 8" in attacked
-
-
 def agresti_caffo(first: float, second: float, images: int) -> float:
     """Half of the 95 % interval of a difference of two shares in percent, in points."""
     variance = 0.0

@@ -9,7 +9,7 @@ from hexa.reporting.tables import best_of, mean_std
 
 def test_mean_and_sample_deviation() -> None:
     values = [91.2, 93.4, 90.0, 95.1]
-    assert mean_std(values, 2) == f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+    assert mean_std(values) == f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
     assert mean_std([91.26]) == "91.3"
     assert mean_std([]) == "–"
 

@@ -11,9 +11,8 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.monitor import KnnMonitor
 from hexa.run.run import pretrain
@@ -24,15 +23,11 @@ from .test_run import quiet, tiny
 
 
 def features(backbone: Backbone, split: str) -> tuple[Any, Any]:
-    found = list(
-        evaluation_batches(
-            open_source("digits", split), EvaluationTransform(backbone.image_size), 512
-        )
-    )
+    source = open_source("digits", split)
+    found = evaluation_batches(source, EvaluationTransform(backbone.image_size), 512)
     with torch.no_grad():
-        rows = torch.cat([backbone(images) for images, _, _ in found]).double().numpy()
-    labels = torch.cat([labels for _, labels, _ in found if labels is not None]).numpy()
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True), labels
+        rows = torch.cat([backbone(images) for images, _ in found]).double().numpy()
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True), source.labels
 
 
 def few(kind: type[ArraySource]) -> Any:

@@ -63,13 +63,13 @@ def test_private_files_of_run(tmp_path: Path, says: Says) -> None:
     """Files that only a run's configuration names are opened on request."""
     named = plain_images(tmp_path / "private", dict.fromkeys(("a.png", "b.png"), (9, 9)))
     run = a_run(tmp_path / "run", override(tiny(), {"data": named}))
-    picture = ["--out", tmp_path / "a.png", "--num-images", "2"]
-    for command in (["visualize", run], ["figure", "view-space", run]):
-        found = says(*command, "--out", tmp_path / "a.png", status=2).err
+    picture = f"--out {tmp_path / 'a.png'} --num-images 2"
+    for command in ("visualize", "figure view-space"):
+        found = says(f"{command} {run} --out {tmp_path / 'a.png'}", status=2).err
         assert f"{named}', which are opened only on request" in found
         assert "--data" in found
     assert not (tmp_path / "a.png").exists()
-    says("visualize", run, *picture, "--data", "digits")
-    says("visualize", run, *picture, "--trust")
+    says(f"visualize {run} {picture} --data digits")
+    says(f"visualize {run} {picture} --trust")
     note(named)  # as a training does
-    says("visualize", run, *picture)
+    says(f"visualize {run} {picture}")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from hexa.config import UserError
-from hexa.runtime import targets
+from hexa.runtime import files
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_writable_targets(here: Path, name: str) -> None:
     """Writable paths are accepted, and nothing is left behind."""
     before = sorted(here.rglob("*"))
-    assert targets.check(name, (".json",)) == Path(name)
+    assert files.check_target(name, (".json",)) == Path(name)
     assert sorted(here.rglob("*")) == before
 
 
@@ -49,13 +49,13 @@ def test_unwritable_targets(here: Path, name: str, said: str) -> None:
     """Paths that cannot be written are refused."""
     before = sorted(here.rglob("*"))
     with pytest.raises(UserError, match=said):
-        targets.check(name, (".json",))
+        files.check_target(name, (".json",))
     assert sorted(here.rglob("*")) == before
 
 
 def test_target_folders(here: Path) -> None:
-    assert targets.check_folder("runs/new") == Path("runs/new")
+    assert files.check_target_folder("runs/new") == Path("runs/new")
     for name in ("file", "file/new", "loop/new"):
         with pytest.raises(UserError):
-            targets.check_folder(name)
+            files.check_target_folder(name)
     assert not Path("runs").exists()

@@ -195,22 +195,22 @@ from hexa.recipes.experiment import override
 
 
 class Grey(HardExample):
-    kind: Literal["grey-{offset}"] = "grey-{offset}"
+    kind: Literal["grey"] = "grey"
 
     def __call__(self, source, stream):
-        return source.at(tuple((crop.detach().mean(1, True).expand_as(crop) + {offset}) for crop in source.crops))
+        return source.at(tuple((crop.detach().mean(1, True).expand_as(crop) + 0.7) for crop in source.crops))
 
 
 def digits():
-    return override(recipes.get("digits-moco-v2"), {{"hard_examples.grey": {{"kind": "grey-{offset}"}}}})
+    return override(recipes.get("digits-moco-v2"), {"hard_examples.grey": {"kind": "grey"}})
 """
 
 
-@pytest.mark.parametrize(("offset", "status"), [(0, 0), (0.7, 1)])
-def test_check_command(tmp_path: Path, says: Says, offset: float, status: int) -> None:
-    (tmp_path / "mine.py").write_text(PLUGIN.format(offset=offset))
-    out = says("check", f"{tmp_path / 'mine.py'}:digits", status=status).out
+def test_check_command(tmp_path: Path, says: Says) -> None:
+    """A broken law is reported; the pages that show how to add a method check unbroken ones."""
+    (tmp_path / "mine.py").write_text(PLUGIN)
+    out = says(f"check {tmp_path / 'mine.py'}:digits", status=1).out
     assert out.count("ok ") + out.count("BROKEN") == len(LAWS)
     tried = "moco on 8 images of 12 pixels, fp64, CPU; cases: plain, adversarial, cutmix, grey"
     assert out.startswith(tried)
-    assert ("grey: pixels of grey range from" in out) == bool(status)
+    assert "grey: pixels of grey range from" in out

@@ -23,8 +23,8 @@ import torch
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.decode import DecodeError
-from hexa.runtime.allocator import return_freed_memory
 from hexa.runtime.packages import commit
+from hexa.runtime.resources import return_freed_memory
 from hexa_paper.detection.images import boxes_of
 
 MEGABYTES = 400

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from hexa import cli, recipes
+from hexa import recipes
 from hexa.config import UserError
 from hexa.evaluation import protocols
 from hexa.evaluation.request import EvaluationRequest
@@ -81,10 +81,10 @@ def test_printed_names(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hexa.run.run.pretrain", lambda experiment, out, console: Path(out))
     shown = name.encode("unicode-escape", "surrogatepass").decode().replace("\\xe9", "é")
-    out = says("pretrain", "digits-moco-v2", f"--out={name}", f"--data=folder:{name}").out
+    out = says("pretrain digits-moco-v2", f"--out={name}", f"--data=folder:{name}").out
     assert out.splitlines()[0] == f"run: {shown}"
     assert out.count("\n") == 2
-    err = says("evaluate", "knn", f"./{name}", "--data", "digits", status=2).err
+    err = says("evaluate knn --data digits", f"./{name}", status=2).err
     told = err.startswith("hexa: error: ./") and err.count("\n") == 1 and clean(err)
     tally.input("names that are not text", told, err)
 
@@ -95,19 +95,8 @@ def test_printed_names(
 def test_full_disk_result(tmp_path: Path, tally: Tally) -> None:
     """A disk that fills up at the end loses no result."""
     out = tmp_path / "result.json"
-    arguments = [
-        "evaluate",
-        "knn",
-        "pixels:8",
-        "--data",
-        "digits",
-        "--device",
-        "cpu",
-        "--out",
-        str(out),
-    ]
     done = hexa(
-        *arguments,
+        *f"evaluate knn pixels:8 --data digits --device cpu --out {out}".split(),
         limits={resource.RLIMIT_FSIZE: 1500},
         environment={"PYTHONDONTWRITEBYTECODE": "1"},
     )
@@ -138,7 +127,7 @@ def test_unwritable_target_before_work(
     line: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    says: Says,
     tally: Tally,
 ) -> None:
     """A target that cannot be written is reported before the work."""
@@ -147,9 +136,8 @@ def test_unwritable_target_before_work(
     Path("loop").symlink_to("loop")
     Path("nowhere").symlink_to("gone")
     before = sorted(tmp_path.rglob("*"))
-    status = cli.main(line.format(place).split())
-    err = capsys.readouterr().err
-    said = status == 2 and err.startswith("hexa: error: ") and err.count("\n") == 1
+    err = says(line.format(place), status=2).err
+    said = err.startswith("hexa: error: ") and err.count("\n") == 1
     tally.fault(
         "a target that cannot be written", said and sorted(tmp_path.rglob("*")) == before, err
     )

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from PIL import Image
 
-from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode
-from hexa.data.sources.pil import jpeg_size, quiet
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, quiet
+from hexa.data.sources.pil import jpeg_size
 from tests.data.image_files import (
     bmp_in_runs,
     chunk,
@@ -24,7 +24,7 @@ from tests.data.image_files import (
 )
 from tests.torture.harness import DAMAGES, Tally, forked
 
-#: What a file may take: seconds on a busy machine and MB, for itself, for each million pixels that its header declares
+#: What a file may take: seconds of a processor and MB, for itself, for each million pixels that its header declares
 #: (up to the limit on pixels), and for each MB of it.
 _SECONDS = 30.0
 _SECONDS_PER_MEGAPIXEL = 2.0
@@ -64,7 +64,7 @@ def read(data: bytes) -> None:
 
 
 def _decoded(data: bytes, reader: Callable[[bytes], object]) -> Decoded:
-    begin = time.monotonic()
+    begin = time.process_time()
     wrong = None
     declared = 0
     try:
@@ -83,7 +83,7 @@ def _decoded(data: bytes, reader: Callable[[bytes], object]) -> Decoded:
             declared = min(image.width * image.height, MAX_IMAGE_PIXELS)
     except Exception:
         pass  # no header
-    return wrong, declared / 1e6, time.monotonic() - begin, len(data) / 1e6
+    return wrong, declared / 1e6, time.process_time() - begin, len(data) / 1e6
 
 
 def complaints(files: Sequence[bytes], reader: Callable[[bytes], object] = read) -> list[str]:

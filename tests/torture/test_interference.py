@@ -20,7 +20,8 @@ from PIL import Image
 from hexa.cli import main
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
-from tests.adaptation.conftest import quick_costs
+from tests.adaptation.conftest import be_quick
+from tests.adaptation.test_adapt import QUICK
 from tests.torture.harness import Ended, Tally, forked
 from tests.torture.struck import owner_of, send
 
@@ -31,18 +32,9 @@ NETWORK = NetworkConfig(
     name="small-resnet", widths=(4, 8), mean=(0.3, 0.3, 0.3), std=(0.4, 0.4, 0.4)
 )
 #: Nothing depends on the clock or on the speed of the machine, and images are read in each pass.
-FIELDS = (
-    "--device=cpu",
-    "--precision=fp32",
-    "--training.tensorboard=false",
-    "--training.report=false",
-    "--training.num_workers=0",
-    "--training.resident_limit_bytes=0",
-    "--training.checkpoint_every_steps=2",
-    "--time=20m",
-    "--epochs=3",
-    "--views.size=8",
-    "--batch_size=16",
+FIELDS = f"{QUICK} --training.report=false --training.resident_limit_bytes=0"
+FIELDS += (
+    " --training.checkpoint_every_steps=2 --time=20m --epochs=3 --views.size=8 --batch_size=16"
 )
 
 
@@ -70,7 +62,14 @@ def here(original: Path, tmp_path: Path) -> Path:
 
 def words(command: str, here: Path, *more: object) -> list[object]:
     data = [f"--data={here / 'images'}", f"--labelled={here / 'labelled'}"]
-    return [command, here / "start.safetensors", *data, *FIELDS, f"--out={here / 'run'}", *more]
+    return [
+        command,
+        here / "start.safetensors",
+        *data,
+        *FIELDS.split(),
+        f"--out={here / 'run'}",
+        *more,
+    ]
 
 
 def record(run: Path) -> dict[str, Any]:
@@ -93,8 +92,7 @@ def twice() -> None:
 @pytest.fixture
 def harmed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Harmed:
     """Runs a command in this process; before call number `call` of a function of HOOKS, `act` happens."""
-    monkeypatch.setattr("hexa.adaptation.given.measure", quick_costs)
-    monkeypatch.setattr("hexa.adaptation.harden_verdict.images_per_second", lambda *_: 1000.0)
+    be_quick(monkeypatch)
 
     def run(words: list[object], act: Act | None = None, at: str = "step", call: int = 1) -> Ended:
         with monkeypatch.context() as patch:

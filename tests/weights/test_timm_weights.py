@@ -13,6 +13,7 @@ from huggingface_hub import constants
 
 from hexa.config import UserError
 from hexa.weights import timm_weights
+from hexa.weights.preparation import current_name
 from hexa.weights.pretrained import load_backbone
 
 NOWHERE = "http://127.0.0.1:9"
@@ -60,8 +61,8 @@ def test_cached_timm_weights(unreachable: None, tmp_path: Path) -> None:
 def test_renamed_timm_names(unreachable: None, tmp_path: Path) -> None:
     before = "vit_tiny_patch16_224_in21k"
     after = "vit_tiny_patch16_224.augreg_in21k"
-    assert timm_weights.current(before) == after
-    assert timm_weights.current("resnet18") == "resnet18"
+    assert current_name(before) == after
+    assert current_name("resnet18") == "resnet18"
     found = load_backbone(f"random:{before}")
     expected = load_backbone(f"random:{after}")
     assert found.network_config.name == "vit_tiny_patch16_224"

@@ -19,7 +19,6 @@ from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import check_batch_size
-from hexa.evaluation.collective import from_main
 from hexa.evaluation.features import transform_of
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
@@ -28,9 +27,9 @@ from hexa.run.folder import is_ours, mine, way_on
 from hexa.run.names import BACKBONE, CONFIG, REPORT, WINNER
 from hexa.run.run import pretrain, resume
 from hexa.runtime import precision, processes
-from hexa.runtime.console import Console
+from hexa.runtime.console import Console, ProgressBar
 from hexa.runtime.files import describe
-from hexa.runtime.progress import ProgressBar
+from hexa.runtime.processes import from_main
 from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
 from hexa.weights.export import export

@@ -15,7 +15,7 @@ from torch import Tensor
 from hexa import recipes
 from hexa.adaptation import wording
 from hexa.adaptation.looking import Seen
-from hexa.config import ConfigError, UserError
+from hexa.config import UserError, field_error
 from hexa.data import Source
 from hexa.measure.costs import Costs, at_size, measure, memory_of
 from hexa.nn.backbones import NetworkConfig, outline
@@ -201,8 +201,10 @@ def first_draft(
     if optimizer != "muon" and "optimizer.learning_rate" not in fields:
         rate = made.optimizer.learning_rate
         remedy = f"give one for {optimizer} (--optimizer.learning_rate)"
-        message = f"{rate:g}, the rate of the recipe, is an angle for muon; {remedy}"
-        raise ConfigError([("optimizer.learning_rate", message)])
+        raise field_error(
+            "optimizer.learning_rate",
+            f"{rate:g}, the rate of the recipe, is an angle for muon; {remedy}",
+        )
     batch = min(made.batch_size, batch_of(count))
     changes = {"data": data, "start.weights": backbone, "batch_size": batch, **fields}
     return begin_from_weights(override(made, changes), {**fields, "start.weights": backbone})

@@ -9,7 +9,7 @@ from hexa.adaptation import harden_plan, harden_verdict
 from hexa.adaptation.given import Given, Plan
 from hexa.adaptation.request import AdaptRequest, Outcome, Trained
 from hexa.config import UserError
-from hexa.runtime.progress import Progress
+from hexa.runtime.console import Progress
 
 
 def _check(name: str, value: object, meaning: str, low: float, high: float) -> None:

@@ -35,7 +35,7 @@ from hexa.data import Source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_classes, draw_images
 from hexa.runtime import precision
-from hexa.runtime.progress import Progress
+from hexa.runtime.console import Progress
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 

@@ -14,9 +14,8 @@ from torch.nn import functional
 from hexa.comparison import leakage
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform
-from hexa.ops.photometric import unit
+from hexa.data.loading.evaluation_stream import EvaluationTransform
+from hexa.data.sources.decode import DecodeError, unit
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
@@ -68,13 +67,13 @@ class Seen:
         return ", ".join(facts)
 
 
-def look(source: Source, size: int, seed: int = 0, limit: float = 1 / 6) -> tuple[Seen, Tensor]:
+def look(source: Source, size: int, limit: float = 1 / 6) -> tuple[Seen, Tensor]:
     """Inspect a sample; also return its images as evaluation prepares them at `size`, float [n, C, S, S] in [0, 1].
 
     Near-duplicates of earlier images come last. Raises UserError if there are too few distinct images, or if the
     unreadable share is far above `limit`, the share that training accepts.
     """
-    order = torch.randperm(len(source), generator=Stream(seed).child("looking").generator())[
+    order = torch.randperm(len(source), generator=Stream(0).child("looking").generator())[
         :_SAMPLE
     ].tolist()
     sides = list[int]()

@@ -16,7 +16,7 @@ from hexa.data import Source
 from hexa.recipes import domains
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import Table
-from hexa.runtime.progress import Progress
+from hexa.runtime.console import Progress
 from hexa.weights.pretrained import Backbone
 
 

@@ -73,7 +73,7 @@ class Shown:
         places = among[draw_images(len(among), count, stream)]
         parts = evaluation_batches(Subset(images, places), transform_of(backbone), device=device)
         streams = [stream.child(int(place)) for place in places]
-        return cls(torch.cat([pixels for pixels, _, _ in parts]), places, streams)
+        return cls(torch.cat([pixels for pixels, _ in parts]), places, streams)
 
     def corrupted(self, rows: Rows) -> list[Tensor]:
         """Return the images of `rows` under each corruption; an empty list if they are not RGB."""

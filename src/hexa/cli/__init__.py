@@ -17,7 +17,6 @@ from typing import Any, NoReturn
 
 import hexa
 from hexa.cli.declare import COMMANDS, OVERVIEW, OWN, commands
-from hexa.runtime.output import one_line, say
 
 _PURPOSE = (
     "Improve image backbones on your own images without labels; pre-train with hard examples."
@@ -176,7 +175,7 @@ def _run(arguments: list[str], begun: float) -> int:
     from hexa.cli import fields
     from hexa.config import UserError, nearest, some, users_code
     from hexa.runtime import paths
-    from hexa.runtime.cores import share_cores
+    from hexa.runtime.resources import share_cores
 
     share_cores()  # before torch is imported
     parser, parsers = build_parser(only=name)
@@ -239,5 +238,7 @@ def _run(arguments: list[str], begun: float) -> int:
 
 
 def _say(line: str, status: int) -> int:
+    from hexa.runtime.console import one_line, say
+
     say(one_line(line))
     return status

@@ -90,9 +90,9 @@ def harden(given: Given, extra: Fields) -> int:
 
 def _carry_out(given: Given, extra: Fields, **more: Any) -> int:
     """Run the command; return exit status 2 if the time is too short to train. more: further options of `harden`."""
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check_folder(given.out)
+    out = files.check_target_folder(given.out)
     import_networks()
     from hexa import recipes
     from hexa.adaptation.command import adapt as run

@@ -64,10 +64,10 @@ def _together() -> Iterator[None]:
 )
 @_together()
 def evaluate(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
     if (out := getattr(given, "out", None)) is not None:
-        targets.check(out, (".json",))
+        files.check_target(out, (".json",))
     import hexa
     from hexa.evaluation.request import EvaluationRequest
     from hexa.evaluation.results import NotWritten
@@ -151,9 +151,9 @@ def describe_protocol(given: Given, extra: Fields) -> int:
 )
 @_together()
 def compare(given: Given, extra: Fields) -> None:
-    from hexa.runtime import processes, targets
+    from hexa.runtime import files, processes
 
-    out = targets.check_folder(given.out)
+    out = files.check_target_folder(given.out)
     from hexa import named
     from hexa.comparison import verdict
     from hexa.comparison.compare import CompareRequest, compare as run
@@ -195,10 +195,10 @@ def compare(given: Given, extra: Fields) -> None:
     request="EmbeddingRequest",
 )
 def embed(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
     dense = hasattr(given, "dense")
-    out = targets.check(given.out, (".npz",) if dense else (".npz", ".parquet"))
+    out = files.check_target(given.out, (".npz",) if dense else (".npz", ".parquet"))
     from hexa import named
     from hexa.evaluation.embed import embed as run
     from hexa.evaluation.request import EmbeddingRequest
@@ -228,9 +228,9 @@ def embed(given: Given, extra: Fields) -> None:
     request="ImageOptions",
 )
 def export(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check(given.out)
+    out = files.check_target(given.out)
     import_networks()
     from hexa.evaluation.request import ImageOptions
     from hexa.weights.export import export as run

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hexa.runtime.progress import ProgressBar
+    from hexa.runtime.console import ProgressBar
 
 Given = argparse.Namespace
 Fields = Mapping[str, str]
@@ -130,14 +130,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
     return number
 
 
-def positive(text: str) -> float:
-    """Parse an option: a finite number above 0."""
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number above 0, got {text}")
-    return value
-
-
 def in_unit(unit: str) -> Callable[[str], float]:
     """Return the type of an option: a number, with or without its unit."""
 
@@ -210,8 +202,7 @@ MACHINE = (
 
 def say(*lines: str) -> None:
     """Print each line that is not empty."""
-    from hexa.runtime.console import Console
-    from hexa.runtime.output import one_line
+    from hexa.runtime.console import Console, one_line
 
     console = Console()
     for line in filter(None, lines):
@@ -242,7 +233,6 @@ def import_networks() -> None:
 
 def progress_bar() -> ProgressBar:
     """Return a progress bar on standard error, or plain lines without a terminal."""
-    from hexa.runtime.console import Console
-    from hexa.runtime.progress import ProgressBar
+    from hexa.runtime.console import Console, ProgressBar
 
     return ProgressBar(Console(stderr=True))

@@ -103,7 +103,7 @@ def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable
         raise ConfigError(problems)
 
 
-def describe(fields: Iterable[Field], width: int = 100) -> str:
+def describe(fields: Iterable[Field]) -> str:
     """Return the help text of fields, in groups: `--path VALUE  (choices)` and a description."""
     lines: list[str] = []
     for group, members in itertools.groupby(fields, lambda field: field.path.rpartition(".")[0]):
@@ -114,7 +114,7 @@ def describe(fields: Iterable[Field], width: int = 100) -> str:
                 + (f"  ({field.kind})" if field.kind else "")
             )
             lines += textwrap.wrap(
-                field.description, width, initial_indent=" " * 8, subsequent_indent=" " * 8
+                field.description, 100, initial_indent=" " * 8, subsequent_indent=" " * 8
             )
     return "\n".join(lines).lstrip("\n")
 

@@ -15,7 +15,6 @@ from hexa.cli.declare import (
     command,
     import_networks,
     option,
-    positive,
     progress_bar,
     say,
     whole,
@@ -34,19 +33,14 @@ if TYPE_CHECKING:
     option("--out FILE.png", "write the figure to this file", required=True),
     option("--num-images N", "draw N rows (default: 8)", type=whole(1, 256), default=8),
     TRUST_IMAGES,
-    option(
-        "--gain X",
-        "magnify the perturbation by this factor (default: chosen by its size)",
-        type=positive,
-    ),
     SEED,
     open=True,
 )
 def visualize(given: Given, extra: Fields) -> None:
     from hexa.config import UserError
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check(given.out, (".png",))
+    out = files.check_target(given.out, (".png",))
     import_networks()
     from hexa.run.visualize import visualize as run
 
@@ -69,7 +63,6 @@ def visualize(given: Given, extra: Fields) -> None:
             out,
             num_images=given.num_images,
             seed=given.seed,
-            gain=given.gain,
             opens_own=given.trust,
             notes=notes,
             progress=progress,
@@ -94,9 +87,9 @@ def visualize(given: Given, extra: Fields) -> None:
     ),
 )
 def report(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check(given.out, (".html",))
+    out = files.check_target(given.out, (".html",))
     import_networks()
     from hexa.reporting.report import report as run
     from hexa.run.visualize import store_pictures

@@ -69,14 +69,14 @@ def search(given: Given, extra: Fields) -> None:
     from hexa.evaluation.search import Features, shared
     from hexa.reporting import search_page
     from hexa.reporting.tables import counted
-    from hexa.runtime import targets
+    from hexa.runtime.files import check_target
 
     if sum((given.duplicates, given.outliers, given.like is not None)) != 1:
         raise UserError("give one of --duplicates, --outliers and --like PATH")
     if len(given.features) > (2 if given.duplicates else 1):
         raise UserError("give one file of features; two go with --duplicates")
     if given.html is not None:
-        targets.check(given.html, (".html",), "--html")
+        check_target(given.html, (".html",), "--html")
     files = [Features(path) for path in given.features]
     first = files[0]
     least = given.least if given.least is not None else max(one.least for one in files)

@@ -194,7 +194,7 @@ def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
 def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
     """Print `hexa pretrain RECIPE --help` or, if `everything`, `--help-all`; return the exit status."""
     from hexa.cli import fields
-    from hexa.runtime.output import one_line, printable
+    from hexa.runtime.console import one_line, printable
 
     recipe = one_line(given.recipe or "--config FILE")
     own = list(fields.of_experiment(experiment_of(given, extra)))
@@ -242,9 +242,9 @@ def resume(given: Given, extra: Fields) -> None:
     EPOCHS,
 )
 def demo(given: Given, extra: Fields) -> None:
-    from hexa.runtime import targets
+    from hexa.runtime import files
 
-    out = targets.check_folder(given.out)
+    out = files.check_target_folder(given.out)
     from hexa.cli.demo import demo as run
 
     run(out, epochs=given.epochs)
@@ -265,6 +265,7 @@ SHORT = {
 def experiment_of(given: Given, extra: Fields) -> Experiment:
     """Return the experiment of a recipe or file, with the fields of the command line. Raises UserError."""
     from hexa.config import UserError
+    from hexa.recipes import check, listing
 
     config = getattr(given, "config", None)
     if (given.recipe is None) == (config is None):
@@ -272,7 +273,10 @@ def experiment_of(given: Given, extra: Fields) -> Experiment:
             "give either a recipe or --config FILE.yaml; `hexa recipes` lists the recipes"
         )
     if given.recipe is not None:
-        _check_recipe(given.recipe)
+        listed = listing.read()
+        # an unknown recipe is refused before torch is imported, if all recipes are listed
+        if listed.complete and not given.recipe.endswith(".py") and ".py:" not in given.recipe:
+            check(given.recipe.partition("+")[0], listed.names)
     import_networks()
     from hexa.cli import fields
     from hexa.recipes import domains, plugins
@@ -299,15 +303,6 @@ def shorthand(given: Given) -> dict[str, Any]:
     return {path: value for path, value in values.items() if value is not None}
 
 
-def _check_recipe(spec: str) -> None:
-    """Raise UserError for an unknown recipe before torch is imported, if all recipes are listed."""
-    from hexa.recipes import check, listing
-
-    listed = listing.read()
-    if listed.complete and not spec.endswith(".py") and ".py:" not in spec:
-        check(spec.partition("+")[0], listed.names)
-
-
 def _finished(run: Path, data: str) -> None:
     say(f"run: {run}", f"next: {_next(run, data)}")
 
@@ -325,6 +320,6 @@ def _next(run: Path, data: str) -> str:
         source = open_source(data, "train")
         if source.labels is None:
             command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
-        elif "test" not in source.splits():
+        elif "test" not in source.splits:
             command += ["--holdout", "0.2"]
     return shlex.join(command)

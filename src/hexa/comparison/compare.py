@@ -25,11 +25,11 @@ from hexa.comparison.verdict import Side, Verdict
 from hexa.config import UserError, some, whole_characters
 from hexa.data import Source, draw_part, open_source
 from hexa.data.sources.source import Subset
-from hexa.evaluation.collective import from_main
 from hexa.evaluation.protocol import majority_class
 from hexa.reporting.tables import told_apart
 from hexa.runtime import paths, precision as precisions, processes
-from hexa.runtime.progress import Progress, silent
+from hexa.runtime.console import Progress, silent
+from hexa.runtime.processes import from_main
 from hexa.weights.pretrained import Backbone, load_backbone
 
 Rows = NDArray[np.int64]

@@ -24,6 +24,8 @@ from hexa.weights.pretrained import Backbone
 
 #: Minimum number of images, even if the time is short.
 _LEAST = 100
+#: Number of images that are timed.
+_TIMED = 4
 #: Progress callback: (done, total).
 Tell = Callable[[int, int], object]
 #: Share of the time that is planned; the rest is a reserve for a machine that becomes slower.
@@ -70,13 +72,13 @@ def affordable(
     return draw_images(len(source), most, stream)
 
 
-def seconds_to_read(source: Source, count: int = 4) -> float:
-    """Return the seconds to decode an image, the mean of `count` evenly spread images."""
+def seconds_to_read(source: Source) -> float:
+    """Return the seconds to decode an image, the mean of evenly spread images."""
     begin = time.perf_counter()
-    for place in range(count):
+    for place in range(_TIMED):
         with contextlib.suppress(DecodeError):
-            source.decode(place * len(source) // count)
-    return (time.perf_counter() - begin) / count
+            source.decode(place * len(source) // _TIMED)
+    return (time.perf_counter() - begin) / _TIMED
 
 
 @torch.no_grad()

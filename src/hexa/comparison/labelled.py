@@ -28,7 +28,7 @@ from hexa.runtime.random import Stream
 if TYPE_CHECKING:
     from hexa.evaluation.protocols.probe import FittedProbe
 
-    #: Number of neighbours of k-NN.
+#: Number of neighbours of k-NN.
 NEIGHBOURS = 15
 #: Number of folds of a cross-validation.
 FOLDS = 5
@@ -240,7 +240,7 @@ def paired(
 def over_draws(
     before: Array,
     after: Array,
-    comparisons: int = 1,
+    comparisons: int,
 ) -> Difference:
     """Return after − before in percentage points, paired by draw, with Student's interval."""
     d = after - before

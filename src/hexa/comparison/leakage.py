@@ -14,13 +14,12 @@ from torch import Tensor
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.split import draw_images
 from hexa.reporting.tables import counted
-from hexa.runtime.progress import Progress
+from hexa.runtime.console import Progress
 from hexa.runtime.random import Stream
 
 Rows = NDArray[np.int64]
@@ -36,13 +35,13 @@ _CHUNK = 256
 _LEARNED = 200
 
 
-def thumbnails(source: Source, num_workers: int | None = None) -> tuple[Tensor, Rows]:
+def thumbnails(source: Source, num_workers: int | None) -> tuple[Tensor, Rows]:
     """Return standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
     problems: dict[int, str] = {}
     how = (256, "cpu", num_workers, problems, 1.0)
     grey = [torch.zeros(0, THUMB**2)]
     positions = [torch.zeros(0, dtype=torch.int64)]
-    for images, _, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), *how):
+    for images, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), *how):
         grey.append(images.mean(1).flatten(1))
         positions.append(index)
     return standardised(torch.cat(grey)), torch.cat(positions).numpy()

@@ -15,7 +15,7 @@ from hexa.comparison.compare import Comparison
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.verdict import Side
 from hexa.config import whole_characters
-from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.reporting.gallery import class_of, tiles_of
 from hexa.reporting.pictures import Gallery, encoded
 from hexa.reporting.rendering import rendered

@@ -55,8 +55,10 @@ class Batch:
         for crop in self.crops:
             low, high = map(float, crop.aminmax())
             if not (low >= -1e-3 and high <= 1 + 1e-3):  # also true of nan
-                expected = "expected 0 to 1: divide 8-bit images by 255; the network normalises"
-                raise UserError(f"batch: pixels range from {low:g} to {high:g}; {expected}")
+                raise UserError(
+                    f"batch: pixels range from {low:g} to {high:g}; expected 0 to 1: divide "
+                    "8-bit images by 255; the network normalises"
+                )
 
     def __len__(self) -> int:
         return len(self.index)

@@ -52,9 +52,10 @@ class Score:
         terms = [(self.loss(embedding, labels), weight) for labels, weight in mixture]
         for value, weight in terms:
             if value.shape != weight.shape:  # it would be broadcast silently
-                given = f"{type(self.method).__name__}.loss returned {list(value.shape)}"
-                needed = f"return one loss per crop and image, [V, B] = {list(weight.shape)}"
-                raise UserError(f"{given}; {needed}")
+                raise UserError(
+                    f"{type(self.method).__name__}.loss returned {list(value.shape)}; "
+                    f"return one loss per crop and image, [V, B] = {list(weight.shape)}"
+                )
         return sum_weighted(terms)
 
     def __call__(self, example: Example) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from typing_extensions import TypeVar
 
-from hexa.config import Config, ConfigError, UserError
+from hexa.config import Config, ConfigError, UserError, field_error
 from hexa.core.batch import Batch, Branch, PseudoLabels
 from hexa.runtime.random import Stream
 
@@ -65,8 +65,10 @@ class Setting:
             fits = [n for n in range(1, world + 1) if world % n == 0]
             above = (groups // world + 1) * world
             remedy = f"use {', '.join(map(str, fits))} or {above}"
-            message = f"{groups} groups cannot be divided over {world} processes; {remedy}"
-            raise ConfigError([("method.bn_groups", message)])
+            raise field_error(
+                "method.bn_groups",
+                f"{groups} groups cannot be divided over {world} processes; {remedy}",
+            )
 
 
 def check_views(count: int, least: int, most: int | None, why: str) -> None:
@@ -74,8 +76,9 @@ def check_views(count: int, least: int, most: int | None, why: str) -> None:
     limit)."""
     if count < least or (most is not None and count > most):
         use = f"exactly {least}" if most == least else f"at least {least}"
-        message = f"{count} views per image do not fit: {why}; use {use}"
-        raise ConfigError([("views.num_views", message)])
+        raise field_error(
+            "views.num_views", f"{count} views per image do not fit: {why}; use {use}"
+        )
 
 
 def check_queue(length: int, rows: int, wraps: bool = False) -> None:
@@ -85,9 +88,11 @@ def check_queue(length: int, rows: int, wraps: bool = False) -> None:
     wraps: the queue continues at its beginning, so any number of rows up to its length is valid.
     """
     if rows > length or (length % rows and not wraps):
-        problem = f"a step adds {rows} entries, which do not fit into a queue of {length}"
-        remedy = "use the batch size that the method was built with (Setting.batch_size)"
-        raise UserError(f"method.queue_size: {problem}; {remedy}")
+        raise UserError(
+            f"method.queue_size: a step adds {rows} entries, which do not fit into a queue "
+            f"of {length}; use the batch size that the method was built with "
+            "(Setting.batch_size)"
+        )
 
 
 class Passes(Protocol):
@@ -123,9 +128,11 @@ def check_branches(method: nn.Module, needed: set[str]) -> None:
     opened = {name for norm in norms for name, _ in norm.named_children()}
     missing = sorted(needed - opened)
     if norms and missing:
-        problem = f"the hard examples need the batch-norms of {', '.join(missing)}"
-        remedy = f"build the method with Setting(branches={('main', *sorted(needed))})"
-        raise UserError(f"{problem}, which the method was not built with; {remedy}")
+        raise UserError(
+            f"the hard examples need the batch-norms of {', '.join(missing)}, which the "
+            "method was not built with; build the method with "
+            f"Setting(branches={('main', *sorted(needed))})"
+        )
 
 
 class MethodConfig(Config):

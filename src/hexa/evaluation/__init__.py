@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hexa.runtime.progress import Progress
+    from hexa.runtime.console import Progress
     from hexa.weights.pretrained import Backbone
 
 
@@ -34,6 +34,6 @@ def evaluate(
     Raises UserError; NotWritten, which has the result, if it cannot be written in the end.
     """
     from hexa.evaluation.measure import measure
-    from hexa.runtime.progress import silent
+    from hexa.runtime.console import silent
 
     return measure(protocol, backbone, data, options, progress or silent)

@@ -59,8 +59,9 @@ def pairs_above(
         cosines.append(product[i, j])
         count += len(i)
         if count > _MOST_PAIRS:
-            problem = f"more than {_MOST_PAIRS:,} pairs are at least this similar"
-            raise UserError(f"{problem}; raise --least")
+            raise UserError(
+                f"more than {_MOST_PAIRS:,} pairs are at least this similar; raise --least"
+            )
     return np.concatenate(pairs), np.minimum(np.concatenate(cosines), 1)
 
 

@@ -15,14 +15,13 @@ from torch import Tensor
 from hexa.config import whole_characters
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.evaluation_stream import Look
+from hexa.data.sources.decode import unit
 from hexa.evaluation import feature_file
-from hexa.evaluation.appearance import Appearance, appearance_of
+from hexa.evaluation.feature_file import Appearance, appearance_of
 from hexa.evaluation.features import extract, for_inference
 from hexa.evaluation.request import EmbeddingRequest
-from hexa.ops.photometric import unit
-from hexa.runtime import precision as precisions, targets
-from hexa.runtime.files import write_whole
-from hexa.runtime.progress import Progress, silent
+from hexa.runtime import files, precision as precisions
+from hexa.runtime.console import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 
 
@@ -63,7 +62,7 @@ def embed(
     search needs; all are held in memory. progress: told of the images that are done. Raises UserError.
     """
     request = EmbeddingRequest.from_fields(options)
-    out = targets.check(out, (".npz",) if request.dense else (".npz", ".parquet"))
+    out = files.check_target(out, (".npz",) if request.dense else (".npz", ".parquet"))
     loaded = load_backbone(backbone, branch=request.branch, **request.given)
     source = open_source(data, max_image_pixels=request.max_image_pixels, channels=len(loaded.mean))
     source = draw_part(source, request.images, request.seed)
@@ -86,18 +85,18 @@ def embed(
         last = last_maps(frozen.network, str(backbone), size, loaded.network_config.channels)
         how["forward"] = lambda images: last(frozen.normalize(images))
     look = None if request.bare or request.dense else Look(seen)
-    features, labels, positions = extract(loaded, source, look=look, **how)
+    features, positions = extract(loaded, source, look=look, **how)
     places = positions.tolist()
     appearances = None if look is None else [look.found[place] for place in places]
     origin = None if look is None else _origin(backbone, loaded, source, request)
     content = (
         features.numpy(),
-        None if labels is None else labels.numpy(),
+        None if source.labels is None else source.labels[places],
         np.array([whole_characters(source.paths[place]) for place in places]),
         appearances,
         origin,
     )
-    write_whole(out, lambda file: feature_file.write(file, out.suffix, *content))
+    files.write_whole(out, lambda file: feature_file.write(file, out.suffix, *content))
     left_out = [f"{source.paths[position]}: {problems[position]}" for position in sorted(problems)]
     return Embedded(
         path=out,

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.store import check_problems
 from hexa.data.sources.decode import DecodeError
-from hexa.data.views.evaluation import EvaluationTransform
-from hexa.evaluation.collective import in_step
 from hexa.nn.folding import folded
 from hexa.runtime import precision as precisions, processes
+from hexa.runtime.processes import in_step
 from hexa.weights.pretrained import Backbone
 
 #: Pixels that go through a network at a time: 256 images of 224 px.
@@ -43,15 +42,14 @@ def for_inference(backbone: Backbone, device: torch.device) -> Backbone:
 def extract(
     backbone: Backbone,
     source: Source,
-    transform: EvaluationTransform | None = None,
     progress: Callable[[int, int], object] | None = None,
     device: torch.device | str = "cpu",
     precision: precisions.Precision = "auto",
     share: tuple[int, int] = (0, 1),
     forward: Callable[[Tensor], Tensor] | None = None,
     **how: Any,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Features [N, D] float32, labels int64 [N] or None, and positions int64 [N], on the CPU.
+) -> tuple[Tensor, Tensor]:
+    """Features [N, D] float32 and positions int64 [N], on the CPU.
 
     The network that computes is `for_inference`. Unreadable images are left out, which the positions show and
     `problems` explains. Extracted in bf16 where `precision` says so, kept in fp32. progress: called with
@@ -67,26 +65,23 @@ def extract(
     tell = progress or (lambda done, total: None)
     tell(0, len(source))
     features = []
-    labels = []
     positions = []
-    transform = transform or transform_of(backbone)
+    transform = transform_of(backbone)
     batches = evaluation_batches(source, transform, device=device, share=share, **how)
-    for images, wanted, index in batches:
+    for images, index in batches:
         with precisions.autocast(resolved, device):
             for part in torch.split(images, max(1, _PIXELS // images[0, 0].numel())):
                 made = forward(part.contiguous(memory_format=torch.channels_last))
                 features.append(made.float().cpu())
-        if wanted is not None:
-            labels.append(wanted.cpu())
         positions.append(index)
         tell(int(index[-1]) + 1, len(source))
     if not features and share[1] > 1:  # others may have some
-        return torch.empty(0, backbone.num_features), None, torch.empty(0, dtype=torch.int64)
+        return torch.empty(0, backbone.num_features), torch.empty(0, dtype=torch.int64)
     if not features:
         raise nothing_read(source)
     together = torch.cat(features)
     _check_finite(together, source)
-    return together, torch.cat(labels) if labels else None, torch.cat(positions)
+    return together, torch.cat(positions)
 
 
 def _check_finite(features: Tensor, source: Source) -> None:
@@ -121,7 +116,7 @@ def extract_together(
     share = (processes.rank() if count > 1 else 0, count)
     problems = dict[int, str]()
     how |= {"share": share, "problems": problems, "tolerance": tolerance}
-    features, _, positions = in_step(lambda: extract(backbone, source, **how))
+    features, positions = in_step(lambda: extract(backbone, source, **how))
     shares = processes.exchange((len(features), problems))
     if not any(read for read, _ in shares):
         raise nothing_read(source)

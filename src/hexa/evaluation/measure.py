@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import time
 from collections.abc import Mapping
@@ -13,16 +14,16 @@ import numpy as np
 
 from hexa.config import Config, UserError
 from hexa.data import Source
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.sources.known import known_as
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation import protocols, results
-from hexa.evaluation.collective import from_main, main_first
 from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations, majority_class
 from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import fit_and_test
 from hexa.runtime import precision as precisions, processes
-from hexa.runtime.packages import provenance
-from hexa.runtime.progress import Progress
+from hexa.runtime.console import Progress
+from hexa.runtime.packages import provenance, versions
+from hexa.runtime.processes import from_main, main_first
 from hexa.weights.preparation import shown
 from hexa.weights.pretrained import Backbone, describe, load_backbone
 
@@ -119,8 +120,10 @@ def _task(
         raise UserError(problem)
     resized = loaded.deviations.keys() & {"size", "crop", "interpolation"}
     if protocol.resizes and resized:
-        remedy = f"leave out {', '.join(sorted(resized))}"
-        raise UserError(f"{asked.name} resizes images by options of its own; {remedy}")
+        raise UserError(
+            f"{asked.name} resizes images by options of its own; leave out "
+            f"{', '.join(sorted(resized))}"
+        )
     trained = None if protocol.extracts(asked.settings) else loaded
     return Task(
         backbone=loaded,
@@ -199,7 +202,7 @@ def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
         "notes": [*([preparation] if preparation else []), *task.notes, *outcome.notes],
         "seed": task.seed,
         "precision": task.precision,
-        "versions": results.versions(),
+        "versions": {"python": platform.python_version(), **versions()},
     }
 
 

@@ -11,13 +11,10 @@ import torch
 from numpy.typing import NDArray
 
 from hexa.config import UserError
-from hexa.data.sources.decode import DecodeError, decode
-from hexa.data.sources.limits import read
-from hexa.evaluation.appearance import Appearance
+from hexa.data.sources.decode import DecodeError, decode, read, unit
 from hexa.evaluation.embed import seen
-from hexa.evaluation.feature_file import FeatureFile
+from hexa.evaluation.feature_file import Appearance, FeatureFile
 from hexa.evaluation.features import transform_of
-from hexa.ops.photometric import unit
 from hexa.weights.pretrained import Backbone, load_backbone
 
 #: The backbones that are loaded because a file of features names them: of these names, or in files. Others may run code.

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hexa.evaluation.alike import Floats, Places, unit
-from hexa.evaluation.appearance import THUMBNAIL
+from hexa.evaluation.feature_file import THUMBNAIL
 
 #: Side of the pictures whose steps are compared.
 _SIDE = 16

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from hexa.config import Config, UserError, nearest, some
 from hexa.data import Source
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.sources.source import Labels
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract_together, transform_of
-from hexa.runtime.progress import Progress, silent
+from hexa.runtime.console import Progress, silent
 from hexa.weights.pretrained import Backbone
 
 Part = Literal["fit", "test"]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from pathlib import Path
 from typing import Any
 
 from hexa.config import UserError, whole_characters
-from hexa.runtime import parsing, targets
+from hexa.runtime import files, parsing
 from hexa.runtime.files import describe, sweep, write_text
 from hexa.runtime.lock import locked
-from hexa.runtime.packages import version
 
 Result = dict[str, Any]
 
@@ -25,24 +23,18 @@ class NotWritten(UserError):
         self.result = result
 
 
-def versions() -> dict[str, str | None]:
-    """The software that made a number."""
-    packages = ("hexa", "torch", "torchvision", "timm", "scikit-learn", "numpy")
-    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
-
-
 def check(out: Path | None, collected: Path | None) -> str | None:
     """Before the work: raise UserError if its result can be kept nowhere, or `collected` holds anything but results.
 
     Returns why a run can't collect the result, where it is kept elsewhere.
     """
     if out is not None:
-        targets.check(out)
+        files.check_target(out)
     if collected is None:
         return None
     read(collected)
     try:
-        targets.check(collected, option="run")
+        files.check_target(collected, option="run")
     except UserError as error:
         if out is None:
             raise UserError(f"{error}, with --out FILE.json") from None

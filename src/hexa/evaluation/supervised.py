@@ -17,10 +17,10 @@ from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.workers import epoch_order
 from hexa.data.views.making import Views, ViewsConfig
-from hexa.evaluation.collective import Value, from_main, in_step
 from hexa.evaluation.features import extract
 from hexa.evaluation.protocol import Curve, Outcome, Task, accuracies, best_and_last
 from hexa.runtime import precision as precisions, processes
+from hexa.runtime.processes import Value, from_main, in_step
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
@@ -70,8 +70,10 @@ class AugmentedImages:
         self.steps = self.loader.steps_per_epoch + self._keeps_rest
         self.notes: list[str] = []
         if self.batch_size != batch_size:
-            fits = f"at most the {len(source)} labelled images, a multiple of the processes"
-            self.notes.append(f"batch_size {batch_size} became {self.batch_size}: {fits}")
+            self.notes.append(
+                f"batch_size {batch_size} became {self.batch_size}: at most the "
+                f"{len(source)} labelled images, a multiple of the processes"
+            )
         if rest and not self._keeps_rest:
             self.notes.append(
                 f"each epoch leaves out {rest} images, different ones every time, to keep batches whole"
@@ -155,8 +157,9 @@ def accuracy(
     test: Source,
 ) -> dict[str, float]:
     """Accuracies of a network and its classifier on labelled images, as evaluation sees them."""
-    features, labels, _ = extract(backbone, test, **task.extraction)
-    assert labels is not None
+    features, positions = extract(backbone, test, **task.extraction)
+    assert test.labels is not None
+    labels = torch.from_numpy(test.labels)[positions]
     return accuracies(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)
 
 

@@ -81,8 +81,9 @@ class Adversarial(HardExample):
         largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
         if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:
             problem = f"epsilon is in units of 1/255, and {largest:g}/255 destroys the image"
-            remedy = f"use at most {_FARTHEST}, or unit pixel for a share of the range 0 to 1"
-            raise ValueError(f"{problem}; {remedy}")
+            raise ValueError(
+                f"{problem}; use at most {_FARTHEST}, or unit pixel for a share of the range 0 to 1"
+            )
         if not self.project and not self.random_start:
             raise ValueError("project false needs a random start; use random_start 2")
         if not largest and self.random_start:

@@ -52,8 +52,10 @@ class RandAugment(HardExample):
         count, channels, size = crop.shape[:3]
         if self.operations:
             if channels != 3:
-                problem = f"randaugment needs RGB images, but these have {channels} channels"
-                raise UserError(f"{problem}; remove this hard example")
+                raise UserError(
+                    f"randaugment needs RGB images, but these have {channels} channels; "
+                    "remove this hard example"
+                )
             columns = self.operations * randaugment.UNIFORMS_PER_OPERATION
             numbers = draws.uniforms(count, columns, stream)
             changed = crop.to(torch.float32, copy=True)

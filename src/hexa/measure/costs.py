@@ -31,9 +31,7 @@ from hexa.run.build import (
     setting_of,
 )
 from hexa.run.start import begin_from_weights
-from hexa.runtime.allocator import return_freed_memory
-from hexa.runtime.cores import usable_cores
-from hexa.runtime.memory import usable_memory
+from hexa.runtime.resources import return_freed_memory, usable_cores, usable_memory
 from hexa.training.step import prepared, step as train_step
 from hexa.weights import start
 

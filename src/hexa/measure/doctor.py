@@ -9,11 +9,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from hexa.runtime.cores import usable_cores
-from hexa.runtime.packages import processor_name, version
+from hexa.runtime.packages import processor_name, versions
+from hexa.runtime.resources import usable_cores
 
-#: Packages whose versions a bug report needs.
-_PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "pillow", "scikit-learn", "pyarrow")
 #: Extras, with a module of each.
 _EXTRAS = {
     "onnx": "onnx",
@@ -30,12 +28,11 @@ _GIB = 1024**3
 def facts() -> dict[str, str]:
     """Return the facts about this machine by name, in the order to print them."""
     installed = [name for name, module in _EXTRAS.items() if importlib.util.find_spec(module)]
-    cores = f"{usable_cores()} of {os.cpu_count() or 1}"
     return {
         "python": f"{platform.python_version()} on {platform.platform()}, {sys.prefix}",
-        "packages": ", ".join(f"{name} {version(name)}" for name in _PACKAGES),
+        "packages": ", ".join(f"{name} {found}" for name, found in versions().items()),
         "extras": ", ".join(installed) or "none",
-        "processor": f"{processor_name()}, usable cores: {cores}",
+        "processor": f"{processor_name()}, usable cores: {usable_cores()} of {os.cpu_count() or 1}",
         **_of_torch(),
         "shared memory": _shared_memory(),
     }

@@ -15,7 +15,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core import MAIN, Batch, EncoderConfig, Method, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
@@ -61,8 +61,10 @@ class DeepClusterConfig(EncoderConfig):
         seen = setting.steps_per_epoch * setting.batch_size
         if most > seen:
             fewer = ",".join(str(min(count, max(1, seen // 10))) for count in self.num_prototypes)
-            message = f"{most} clusters exceed the {seen} images of an epoch; use [{fewer}]"
-            raise ConfigError([("method.num_prototypes", message)])
+            raise field_error(
+                "method.num_prototypes",
+                f"{most} clusters exceed the {seen} images of an epoch; use [{fewer}]",
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,7 +113,7 @@ def cluster(
     try:
         return spherical_kmeans(rows, count, generator, iterations=iterations, valid=valid)
     except ValueError as error:  # images that could not be read
-        raise ConfigError([(f"method.{field}", str(error))]) from None
+        raise field_error(f"method.{field}", str(error)) from None
 
 
 class DeepCluster(Method[ClusterLabels], config=DeepClusterConfig):

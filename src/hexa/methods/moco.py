@@ -13,7 +13,7 @@ from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.config import ConfigError, Share
+from hexa.config import Share, field_error
 from hexa.core import Batch, Branch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.core.method import check_queue
@@ -62,8 +62,10 @@ class MoCoConfig(EncoderConfig):
         if self.queue_size % keys:
             below = self.queue_size // keys * keys
             remedy = f"use {below} or {below + keys}" if below else f"use {keys}"
-            message = f"{self.queue_size} is not a multiple of the {keys} keys per step; {remedy}"
-            raise ConfigError([("method.queue_size", message)])
+            raise field_error(
+                "method.queue_size",
+                f"{self.queue_size} is not a multiple of the {keys} keys per step; {remedy}",
+            )
 
 
 def completed_by(fields: dict[str, Any]) -> pydantic.BeforeValidator:
@@ -163,9 +165,11 @@ class MoCo(Method[MoCoLabels], config=MoCoConfig):
         size = self.config.queue_size
         if size <= self._epoch_keys:
             return []
-        problem = f"the queue holds {size:,} keys, but an epoch makes only {self._epoch_keys:,}"
-        better = f"half an epoch (--method.queue_size {self._half}) was better on 2,000 images"
-        return [f"{problem}: older keys of an image are among its negatives; {better}"]
+        return [
+            f"the queue holds {size:,} keys, but an epoch makes only {self._epoch_keys:,}: "
+            "older keys of an image are among its negatives; half an epoch "
+            f"(--method.queue_size {self._half}) was better on 2,000 images"
+        ]
 
     def anchors(self, batch: Batch) -> tuple[Tensor, ...]:
         """Return the query view (both views if symmetric) and all views after the second; keys are

@@ -11,7 +11,7 @@ import torch
 from pydantic import NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core import Batch, Branch, Method, MethodConfig, Passes, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.methods.deepcluster import cluster, weights
@@ -59,8 +59,10 @@ class PCLConfig(MethodConfig):
             # suggest fewer clusters in the same ratios, at most 1/13 of the images
             largest = max(1, setting.data_size // 13)
             fewer = ",".join(str(max(2, count * largest // most)) for count in self.num_clusters)
-            message = f"{most} clusters exceed the {setting.data_size} images; use [{fewer}]"
-            raise ConfigError([("method.num_clusters", message)])
+            raise field_error(
+                "method.num_clusters",
+                f"{most} clusters exceed the {setting.data_size} images; use [{fewer}]",
+            )
 
 
 @dataclass(frozen=True, eq=False)

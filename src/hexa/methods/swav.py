@@ -13,7 +13,7 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core import Batch, EncoderConfig, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.core.method import check_queue
@@ -61,8 +61,10 @@ class SwAVConfig(EncoderConfig):
     def check(self, setting: Setting) -> None:
         super().check(setting)
         if 0 < self.queue_size < setting.batch_size:
-            message = f"{self.queue_size} is less than a batch; use {15 * setting.batch_size} or 0"
-            raise ConfigError([("method.queue_size", message)])
+            raise field_error(
+                "method.queue_size",
+                f"{self.queue_size} is less than a batch; use {15 * setting.batch_size} or 0",
+            )
 
 
 @dataclass(frozen=True, eq=False)

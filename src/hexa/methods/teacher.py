@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.byol import ViewTargets
 from hexa.nn.backbones import num_features, num_features_at
@@ -104,7 +104,7 @@ def frozen(
         copied = nn.Sequential(Normalize(setting.mean, setting.std), copy.deepcopy(backbone))
         return FrozenNetwork(copied), num_features(backbone)
     if setting.load is None:
-        raise ConfigError([("method.teacher", f"cannot load '{teacher}'; set Setting(load=…)")])
+        raise field_error("method.teacher", f"cannot load '{teacher}'; set Setting(load=…)")
     network, size = setting.load(teacher)
     return FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
 
@@ -113,8 +113,10 @@ def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
     """Return a note if the teacher has random weights."""
     if teacher is not None or begins_with is not None:
         return []
-    problem = "the teacher is the initial network with random weights, so nothing useful is learned"
-    return [f"{problem}; give --start BACKBONE or --method.teacher BACKBONE"]
+    return [
+        "the teacher is the initial network with random weights, so nothing useful is "
+        "learned; give --start BACKBONE or --method.teacher BACKBONE"
+    ]
 
 
 class Teacher(Method[ViewTargets], config=TeacherConfig):
@@ -144,8 +146,10 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.teacher, width = frozen(config.teacher, backbone, setting)
         own = num_features(backbone, len(setting.mean))
         if config.projector == "none" and width != own:
-            message = f"the teacher has {width} features, the student {own}; use linear or mlp"
-            raise ConfigError([("method.projector", message)])
+            raise field_error(
+                "method.projector",
+                f"the teacher has {width} features, the student {own}; use linear or mlp",
+            )
         head = _PROJECTORS[config.projector](own, width)
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 

@@ -19,7 +19,7 @@ from timm.layers import LayerNorm
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock
 
-from hexa.config import Config, ConfigError, UserError, nearest, reason
+from hexa.config import Config, UserError, field_error, nearest, reason
 from hexa.entry_points import added
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels
 
@@ -78,8 +78,9 @@ class NetworkConfig(Config):
         for name in ("mean", "std"):
             values = getattr(self, name)
             if values and len(values) != self.channels:
-                message = f"{len(values)} numbers for {self.channels} channels; give one each"
-                raise ConfigError([(name, message)])
+                raise field_error(
+                    name, f"{len(values)} numbers for {self.channels} channels; give one each"
+                )
         return self
 
 
@@ -322,9 +323,9 @@ def check_headless(network: nn.Module) -> None:
     for name, layer in layers.items():
         last = layer[-1] if isinstance(layer, nn.Sequential) and len(layer) else layer
         if isinstance(last, nn.Linear):
-            said = f"{type(network).__name__} ends in {name} with {last.out_features} class scores"
             raise UserError(
-                f"{said}; replace it by torch.nn.Identity(), or use num_classes=0 with timm"
+                f"{type(network).__name__} ends in {name} with {last.out_features} class "
+                "scores; replace it by torch.nn.Identity(), or use num_classes=0 with timm"
             )
 
 
@@ -336,7 +337,7 @@ def num_features(network: nn.Module, channels: int = 3) -> int:
     return width if isinstance(width, int) else num_features_at(network, 64, channels)
 
 
-def num_features_at(network: nn.Module, size: int, channels: int = 3) -> int:
+def num_features_at(network: nn.Module, size: int, channels: int) -> int:
     """Return the feature width for blank images of this size. Raises UserError if the network does
     not accept them."""
     try:

@@ -36,9 +36,10 @@ def last_maps(
         if blank.ndim != 4:
             raise ValueError(f"gave {tuple(blank.shape)}")
     except Exception as error:  # networks raise all sorts of exceptions on unsuitable images
-        problem = f"has no feature maps [B, C, h, w] for images of {size[0]} × {size[1]}"
-        remedy = "give a convolutional network or a vision transformer"
-        raise UserError(f"{name}: {problem} ({reason(error)}); {remedy}") from None
+        raise UserError(
+            f"{name}: has no feature maps [B, C, h, w] for images of {size[0]} × {size[1]} "
+            f"({reason(error)}); give a convolutional network or a vision transformer"
+        ) from None
     return maps
 
 

@@ -9,15 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils.fusion import fuse_conv_bn_eval
-
-from hexa.nn.branch_norm import BranchBatchNorm
 
 Network = TypeVar("Network", bound=nn.Module)
 
-#: Batch-norm classes; timm's batch-norms with an activation are sub-classes of `_BatchNorm`.
-_NORMS = (_BatchNorm, BranchBatchNorm)
 #: Largest output difference that counts as rounding, as a share of the largest output.
 _ROUNDING = 1e-4
 
@@ -35,7 +30,7 @@ def folded(network: Network, images: Tensor) -> Network:
     by more than rounding. If there are several sets of batch-norms, the main set is folded.
     """
     network.eval()
-    if not any(isinstance(module, _NORMS) for module in network.modules()):
+    if not any(map(_has_statistics, network.modules())):
         return network
     device = next(network.parameters()).device
     try:
@@ -65,6 +60,12 @@ def _folded(network: Network, images: Tensor) -> Network:
     return copied
 
 
+def _has_statistics(module: nn.Module) -> bool:
+    """Return whether a module is a batch-norm with running statistics: torch's, timm's, or one with
+    branches."""
+    return getattr(module, "running_mean", None) is not None
+
+
 def _followers(network: nn.Module, images: Tensor) -> tuple[Tensor, list[tuple[Any, Any]]]:
     """Return the output for `images`, and each convolution with the batch-norm that always takes
     its output."""
@@ -86,7 +87,7 @@ def _followers(network: nn.Module, images: Tensor) -> tuple[Tensor, list[tuple[A
     for module in network.modules():
         if isinstance(module, nn.Conv2d):
             handles.append(module.register_forward_hook(after))
-        elif isinstance(module, _NORMS) and module.running_mean is not None:
+        elif _has_statistics(module):
             handles.append(module.register_forward_pre_hook(before))
     try:
         output: Tensor = network(images)

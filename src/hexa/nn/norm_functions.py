@@ -17,7 +17,7 @@ def fixed_norm(
     weight: Tensor,
     bias: Tensor,
     eps: float,
-    scale: Tensor | None = None,
+    scale: Tensor | None,
 ) -> Tensor:
     """Batch-norm with the given mean and variance. scale: weight / √(var + eps), if it is known."""
     if x.is_cuda and torch.is_grad_enabled():

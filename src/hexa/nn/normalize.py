@@ -26,7 +26,7 @@ def mean_of(values: object, channels: int | None = None) -> Channels:
     return _numbers("mean", values, -math.inf, channels)
 
 
-def std_of(values: object, channels: int | None = None) -> Channels:
+def std_of(values: object, channels: int) -> Channels:
     """Check and return finite numbers > 0, one per channel. Raises UserError."""
     return _numbers("std", values, 0, channels)
 
@@ -65,8 +65,10 @@ class Normalize(nn.Module):
     def forward(self, pixels: Tensor) -> Tensor:
         channels = self.scale.shape[1]
         if pixels.ndim != 4 or pixels.shape[1] != channels:
-            given = f"images of shape {list(pixels.shape)} for a network of {channels} channels"
-            raise UserError(f"{given}; give [B, {channels}, S, S], or set network.channels")
+            raise UserError(
+                f"images of shape {list(pixels.shape)} for a network of {channels} "
+                f"channels; give [B, {channels}, S, S], or set network.channels"
+            )
         if not pixels.dtype.is_floating_point:  # integer arithmetic would round the scale
             raise UserError(
                 f"images are {pixels.dtype}; give floats in [0, 1], such as images.float() / 255"

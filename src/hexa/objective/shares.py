@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from hexa.config import Config, ConfigError, PositiveShare, nearest
+from hexa.config import Config, ConfigError, PositiveShare, field_error, nearest
 from hexa.core.hard_example import HardExample
 from hexa.core.method import Method
 
@@ -72,11 +72,11 @@ class ObjectiveConfig(Config):
         if self.split and sum(shares.values()) > 1 + 1e-6:
             listed = " + ".join(f"{name} {share:g}" for name, share in shares.items())
             message = f"the fractions of split terms ({listed}) exceed 1; make them smaller"
-            raise ConfigError([("objective.split", message)])
+            raise field_error("objective.split", message)
         if method.labels_from_embedding and (self.split or self.clean_fraction < 1):
             field = "split" if self.split else "clean_fraction"
             message = "this method embeds all clean images; use clean_fraction 1 and split false"
-            raise ConfigError([(f"objective.{field}", message)])
+            raise field_error(f"objective.{field}", message)
 
     def rows(self, shares: Mapping[str, float], batch_size: int) -> dict[str, slice]:
         """Return the rows of each term: the first rows of the batch, or with `split` one part after
@@ -93,8 +93,10 @@ class ObjectiveConfig(Config):
             if self.split:
                 begin += share
         if any(part.start >= part.stop for part in rows.values()):
-            message = f"{batch_size} images per process are too few for parts of {', '.join(rows)}"
-            raise ConfigError([("batch_size", message)])
+            raise field_error(
+                "batch_size",
+                f"{batch_size} images per process are too few for parts of {', '.join(rows)}",
+            )
         return rows
 
 
@@ -123,9 +125,9 @@ def _unfounded(pending: list[str], hard_examples: Mapping[str, HardExample]) -> 
         if source not in hard_examples:
             others = {STD, *hard_examples} - {name}
             message = f"no hard example '{source}'; {nearest(source, others)}"
-            return ConfigError([(f"hard_examples.{name}.source", message)])
+            return field_error(f"hard_examples.{name}.source", message)
     message = "the sources of hard examples form a cycle; start one of them from std"
-    return ConfigError([(f"hard_examples.{pending[0]}.source", message)])
+    return field_error(f"hard_examples.{pending[0]}.source", message)
 
 
 def trained(hard_examples: Mapping[str, HardExample]) -> list[str]:

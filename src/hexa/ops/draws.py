@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hexa.ops.photometric import to_device
 from hexa.runtime import processes
+from hexa.runtime.precision import to_device
 from hexa.runtime.random import Stream
 
 

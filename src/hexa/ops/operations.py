@@ -22,6 +22,7 @@ from torch.nn import functional
 from torchvision.transforms.v2 import functional as colours
 
 from hexa.ops import photometric
+from hexa.runtime.precision import to_device
 
 #: Random numbers per operation: applied or not, choice of operation, magnitude, sign.
 UNIFORMS_PER_OPERATION = 4
@@ -224,7 +225,7 @@ def apply(
 ) -> Tensor:
     """Apply a plan to its images, [n, 3, H, W] in the order of its rows, without synchronising with
     the device."""
-    signed = photometric.to_device(chosen.signed, images.device)
+    signed = to_device(chosen.signed, images.device)
     counts = chosen.operation.bincount(minlength=len(OPERATIONS)).tolist()
     out = torch.empty_like(images)
     start = 0
@@ -247,5 +248,5 @@ def augment_(
     for numbers in torch.split(uniforms, UNIFORMS_PER_OPERATION, 1):
         chosen = plan(numbers, magnitude, std)
         if len(chosen.rows):
-            rows = photometric.to_device(chosen.rows, images.device)
+            rows = to_device(chosen.rows, images.device)
             images.index_copy_(0, rows, apply(images.index_select(0, rows), chosen))

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hexa.ops.geometry import separable
+from hexa.runtime.precision import to_device
 
 #: Weights of red, green and blue for luma.
 LUMA = (0.2989, 0.587, 0.114)
@@ -31,13 +32,6 @@ _HUE = 3
 def per_image(values: Tensor) -> Tensor:
     """[B] -> [B, 1, 1, 1], to combine with images."""
     return values.view(-1, 1, 1, 1)
-
-
-def unit(images: Tensor) -> Tensor:
-    """Pixels as float32 in [0, 1]: x / 255 for uint8, x / 65535 for uint16, x for floats."""
-    if images.is_floating_point():
-        return images.float()
-    return images.float().div_(255 if images.dtype == torch.uint8 else 65535)
 
 
 def luma(images: Tensor) -> Tensor:
@@ -217,8 +211,10 @@ def gaussian_blur(
     """
     height, width = images.shape[2:]
     if radius >= min(height, width):
-        needed = f"images larger than {height} × {width}; use blur_radius(sigma, size)"
-        raise ValueError(f"a blur of radius {radius} needs {needed}")
+        raise ValueError(
+            f"a blur of radius {radius} needs images larger than {height} × {width}; use "
+            "blur_radius(sigma, size)"
+        )
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)
@@ -269,12 +265,3 @@ def stain_jitter(
     density = images.clamp(min=1e-6).log_().flatten(2)  # negative: −s·M
     out = torch.baddbmm(packed[:, 3, :, None], packed[:, :3].transpose(1, 2), density, beta=-1)
     return out.exp_().clamp_(0, 1).view_as(images)
-
-
-def to_device(
-    values: Tensor,
-    device: torch.device,
-) -> Tensor:
-    """Copy to the device without waiting for the copy."""
-    pinned = values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
-    return pinned.to(device, non_blocking=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 import yaml
 
-from hexa.config import Config, ConfigError, UserError, choices, choose, nearest
+from hexa.config import Config, ConfigError, UserError, choices, choose, field_error, nearest
 from hexa.core import HardExample, MethodConfig
 from hexa.data.views.making import ViewsConfig
 from hexa.nn.backbones import NetworkConfig
@@ -62,8 +62,8 @@ class Experiment(Config):
     def _hard_examples(cls, value: Any) -> dict[str, HardExample]:
         """Parse each entry by its `kind`; the key is the default kind, and an empty entry is left out."""
         if not isinstance(value or {}, Mapping):
-            raise ConfigError(
-                [("", "expected hard examples by name, for instance {cutmix: {weight: 1}}")]
+            raise field_error(
+                "", "expected hard examples by name, for instance {cutmix: {weight: 1}}"
             )
         examples = {}
         problems = []
@@ -98,9 +98,8 @@ class Experiment(Config):
         onsets(self.hard_examples)
         return self
 
-        #: Return the experiment of a mapping of fields. Raises ConfigError that names each invalid field.
 
-
+#: Return the experiment of a mapping of fields. Raises ConfigError that names each invalid field.
 validate = Experiment.from_fields
 
 

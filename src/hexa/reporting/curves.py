@@ -212,9 +212,9 @@ def _draw(
     return picture(figure, "svg")
 
 
-def condense(series: Series, limit: int = _POINTS) -> tuple[NDArray[np.float64], ...]:
-    """At most `limit` points (x, y), each the mean of its neighbours."""
-    step = -(-len(series.x) // limit)
+def condense(series: Series) -> tuple[NDArray[np.float64], ...]:
+    """At most `_POINTS` points (x, y), each the mean of its neighbours."""
+    step = -(-len(series.x) // _POINTS)
     starts = np.arange(0, len(series.x), step)
     counts = np.diff([*starts, len(series.x)])
     return tuple(np.add.reduceat(values, starts) / counts for values in (series.x, series.y))

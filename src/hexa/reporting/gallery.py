@@ -18,9 +18,9 @@ from torch.nn import functional
 
 from hexa.core import Batch, Example
 from hexa.data import Source
-from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.loading.evaluation_stream import EvaluationTransform
+from hexa.data.sources.decode import unit
 from hexa.objective import STD, Objective
-from hexa.ops.photometric import unit
 from hexa.reporting.pictures import MID_GREY, Gallery, Pixels
 from hexa.training.overfitting import unchanged
 
@@ -36,14 +36,12 @@ class Column(NamedTuple):
 
 
 @torch.no_grad()
-def gallery(
-    objective: Objective, batch: Batch, num_images: int = 8, gain: float | None = None
-) -> Gallery:
+def gallery(objective: Objective, batch: Batch, num_images: int = 8) -> Gallery:
     """The clean view and every hard example of the first `num_images` of a batch, made with the objective's method.
 
     Everything is made from the whole batch, as in training: batch-norm and cut-mix see all of its images. Of a method
-    with several anchors the first is shown. gain: by how much perturbations are magnified around mid-grey; by default
-    the power of two that uses the grey scale best. The method's parameters, statistics and memory are left as they are.
+    with several anchors the first is shown. Perturbations are magnified around mid-grey, by the power of two that uses
+    the grey scale best. The method's parameters, statistics and memory are left as they are.
     """
     losses = {}
     shown = {}
@@ -63,7 +61,7 @@ def gallery(
         as_mixed = len(example.mixture) == len(source.mixture)
         if "perturbation" in example.facts and as_mixed:
             delta = example.crops[0] - source.crops[0]
-            columns.append(_perturbation(delta, gain))
+            columns.append(_perturbation(delta))
         of_other = "" if hard_example.source == STD else f" of {hard_example.source}"
         columns.append(_column(name + of_other, example, losses[name]))
     tiles = np.stack([column.tiles for column in columns], 1)
@@ -85,10 +83,9 @@ def _other_views(batch: Batch, num_images: int) -> list[Column]:
     return columns
 
 
-def _perturbation(delta: Tensor, gain: float | None) -> Column:
+def _perturbation(delta: Tensor) -> Column:
     """The perturbation δ [N, C, S, S], magnified: 128 + gain·255·δ, with its mean |δ| in 1/255."""
-    if gain is None:
-        gain = automatic_gain(delta)
+    gain = automatic_gain(delta)
     levels = 255 * delta.double()
     means = levels.abs().flatten(1).mean(1)
     captions = [f"|δ| {mean:.2f}" for mean in means.tolist()]

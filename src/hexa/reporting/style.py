@@ -19,12 +19,11 @@ from matplotlib.text import Text
 from numpy.typing import NDArray
 
 from hexa.config import UserError
+from hexa.runtime.console import printable
 from hexa.runtime.files import write_whole
-from hexa.runtime.output import printable
 
 INK = "#1b1f24"
 MUTED = "#5d6875"
-RULE = "#d5d9de"
 #: Okabe and Ito's, without yellow, which white paper swallows; dark enough to write beside.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#6f4e9c", "#5d6875")
 #: Told apart in print without colours too.

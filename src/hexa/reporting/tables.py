@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 NOTHING = "–"
 
 
-def mean_std(values: Sequence[float], digits: int = 1) -> str:
+def mean_std(values: Sequence[float]) -> str:
     """`98.1 ± 0.3`: the mean and the sample standard deviation (n − 1); a single value alone, "–" for none.
 
     >>> mean_std([97.9, 98.1, 98.6])
@@ -26,7 +26,7 @@ def mean_std(values: Sequence[float], digits: int = 1) -> str:
     if not values:
         return NOTHING
     mean, std = mean_and_std(values)
-    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
+    return f"{mean:.1f}" if std is None else f"{mean:.1f} ± {std:.1f}"
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float | None]:

@@ -7,19 +7,18 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import nn
 
-from hexa.config import ConfigError, UserError
+from hexa.config import ConfigError, UserError, field_error
 from hexa.core import Method, Setting
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import PretrainLoader, check_batch_size
 from hexa.data.loading.statistics import measured
 from hexa.data.views.config import COLOURED
 from hexa.data.views.making import Views
-from hexa.evaluation.collective import from_main
 from hexa.nn import backbones
 from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
 from hexa.nn.checkpointing import checkpoint_blocks
@@ -29,6 +28,7 @@ from hexa.objective import STD, Objective
 from hexa.objective.shares import branches, needed
 from hexa.recipes.experiment import Experiment, override
 from hexa.runtime import precision as precisions, processes
+from hexa.runtime.processes import from_main
 from hexa.runtime.random import Stream, global_draws
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace, ScheduledOptimizer
@@ -42,7 +42,7 @@ class Machine(NamedTuple):
     """Device and precision of a run."""
 
     device: torch.device
-    precision: str
+    precision: Literal["fp32", "bf16"]
 
     @classmethod
     def of(cls, experiment: Experiment) -> Machine:
@@ -53,7 +53,7 @@ class Machine(NamedTuple):
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the autocast context of forward passes."""
-        return precisions.autocast("bf16" if self.precision == "bf16" else "fp32", self.device)
+        return precisions.autocast(self.precision, self.device)
 
 
 def setting_of(experiment: Experiment, data_size: int) -> Setting:
@@ -62,8 +62,10 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
     images = experiment.batch_size // processes.world_size()
     parts = experiment.training.accumulate
     if images % parts or 1 < parts == images:
-        message = f"{parts} micro-batches do not divide the {images} images of a process into two or more each"
-        raise ConfigError([("training.accumulate", message)])
+        raise field_error(
+            "training.accumulate",
+            f"{parts} micro-batches do not divide the {images} images of a process into two or more each",
+        )
     experiment.schedule.check(experiment.epochs)
     if experiment.views.test_scale != 1:
         outline = backbones.outline(experiment.network)
@@ -72,7 +74,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
                 outline, experiment.views.test_size, experiment.network.channels
             )
         except UserError as error:
-            raise ConfigError([("views.test_scale", str(error))]) from None
+            raise field_error("views.test_scale", str(error)) from None
     if refused := refusals(experiment):
         raise ConfigError(refused)
     setting = Setting(
@@ -106,18 +108,16 @@ def settled(experiment: Experiment, source: Source) -> tuple[Experiment, list[st
     notes = []
     changes: dict[str, Any] = {}
     if not (network.mean and network.std):
-        statistics = from_main(lambda: measured(source))
-        for name, given, values in zip(
-            ("mean", "std"), (network.mean, network.std), statistics, strict=True
-        ):
-            if not given:
+        mean, std = from_main(lambda: measured(source))
+        for name, values in {"mean": mean, "std": std}.items():
+            if not getattr(network, name):
                 changes[f"network.{name}"] = values
                 notes.append(
                     f"network.{name}: {', '.join(map(str, values))} (measured on the images)"
                 )
-        if not network.std and min(statistics[1]) == 0:
+        if not network.std and min(std) == 0:
             raise UserError(
-                f"data '{source.name}': channel {statistics[1].index(0)} is the same in all "
+                f"data '{source.name}': channel {std.index(0)} is the same in all "
                 "images; remove this channel, or give network.std"
             )
     if network.channels != 3:
@@ -205,8 +205,9 @@ def build_method(
     )
     processes.broadcast_state(method)
     if experiment.network.checkpoint and not checkpoint_blocks(method):
-        message = f"no blocks were found in {experiment.network.name}; leave it out"
-        raise ConfigError([("network.checkpoint", message)])
+        raise field_error(
+            "network.checkpoint", f"no blocks were found in {experiment.network.name}; leave it out"
+        )
     if experiment.training.compile:
         for network in [
             module for module in method.modules() if isinstance(module, Encoder)
@@ -346,8 +347,6 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
         "recipe": experiment.recipe,
         "method": experiment.method.name,
         "encoder": owner(path),
-    }
-    info |= {
         "branch": "main",
         "step": step,
         "epoch": epoch,

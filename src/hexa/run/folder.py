@@ -11,7 +11,7 @@ from pathlib import Path
 from hexa.config import UserError
 from hexa.data.loading.store import UnreadableImages
 from hexa.data.loading.workers import WorkerEnded
-from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.source import digest
 from hexa.run.names import (
     ADAPTATION as ADAPTATION,
     BACKBONE as BACKBONE,
@@ -84,10 +84,10 @@ def is_ours(folder: Path) -> bool:
     if (
         not there
         or _is_stillborn(folder)
-        or (there == {ENVIRONMENT} and _noted(folder, "launcher") is not None)
+        or (there == {ENVIRONMENT} and _launcher(folder) is not None)
     ):
         return False
-    if rendezvous.restarts() and _noted(folder, "launcher") == rendezvous.launcher():
+    if rendezvous.restarts() and _launcher(folder) == rendezvous.launcher():
         return (folder / CONFIG).is_file()
     if (folder / CONFIG).is_file():
         raise UserError(
@@ -114,13 +114,14 @@ def _is_stillborn(folder: Path) -> bool:
             events.add((fields or {}).get("event"))
     if "non-finite" in events:
         return True
-    return "train" not in events and _noted(folder, "launcher") is not None
+    return "train" not in events and _launcher(folder) is not None
 
 
-def _noted(folder: Path, name: str) -> object:
-    """Return an entry of a run's environment.json; None if it is missing."""
+def _launcher(folder: Path) -> object:
+    """Return the launcher in a run's environment.json; None if it is missing."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        return parsing.from_json(parsing.read_text(folder / ENVIRONMENT, parsing.MOST_JSON))[name]
+        text = parsing.read_text(folder / ENVIRONMENT, parsing.MOST_JSON)
+        return parsing.from_json(text)["launcher"]
     return None
 
 

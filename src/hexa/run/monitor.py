@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from hexa.config import ConfigError, UserError
+from hexa.config import UserError, field_error
 from hexa.core import Method
 from hexa.data import Source, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_stream
 from hexa.data.loading.store import describe_problems
 from hexa.data.loading.workers import alike
+from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import draw_images
-from hexa.ops.photometric import unit
 from hexa.recipes.experiment import Experiment
 from hexa.run.build import Machine
 from hexa.runtime.random import Stream
@@ -27,7 +25,7 @@ from hexa.runtime.random import Stream
 _BATCH = 512
 #: Share of images that serve as queries if the source has no test split.
 _HELD_OUT = 0.2
-#: Images, uint8 if that is exact, and their labels, on the CPU.
+#: Images, uint8 or float in [0, 1], and their labels, on the CPU.
 _Images = tuple[Tensor, Tensor]
 
 
@@ -70,13 +68,8 @@ class KnnMonitor:
             return cls(experiment, source, method, machine, held)
         for field in ("keep_best", "until", "holdout", "data"):
             if getattr(config, field):
-                raise ConfigError(
-                    [
-                        (
-                            f"monitor.{field}",
-                            f"{source!r} has no labels; give labelled monitor.data",
-                        )
-                    ]
+                raise field_error(
+                    f"monitor.{field}", f"{source!r} has no labels; give labelled monitor.data"
                 )
         return None
 
@@ -107,7 +100,7 @@ class KnnMonitor:
         if self.held is not None:
             drawn = draw_images(len(self.held), most, stream.child("held"))
             return Subset(source, order[:most].numpy()), Subset(self.held, drawn)
-        if source.split != "test" and "test" in source.splits():
+        if source.split != "test" and "test" in source.splits:
             test = open_source(source.name, "test", source.max_image_pixels, source.channels)
             if test.classes is not None:
                 other = torch.randperm(len(test), generator=stream.child("test").generator())
@@ -119,15 +112,13 @@ class KnnMonitor:
 
     def _read(self, source: Source, warn: Callable[[str], object]) -> _Images:
         images = []
-        labels = list[Any]()
+        rows = []
         problems: dict[int, str] = {}
         transform = EvaluationTransform(self.experiment.views.test_size)
-        for batch, batch_labels, _ in evaluation_batches(
-            source, transform, _BATCH, problems=problems, tolerance=1.0
-        ):
-            levels = (batch * 255).round()
-            images.append(levels.to(torch.uint8) if torch.equal(levels / 255, batch) else batch)
-            labels.append(batch_labels)
+        cpu = torch.device("cpu")
+        for batch, index in evaluation_stream(source, transform, _BATCH, cpu, None, problems, 1.0):
+            images.append(batch)
+            rows.append(index)
         if problems:
             first = describe_problems(source, problems, 1)[0]
             warn(
@@ -138,7 +129,7 @@ class KnnMonitor:
             raise UserError(
                 "the k-NN monitor: no image could be read; check monitor.data and the training images"
             )
-        return torch.cat(alike(images)), torch.cat(labels)
+        return torch.cat(alike(images)), torch.from_numpy(source.classes)[torch.cat(rows)]
 
     def _features(self, images: Tensor) -> Tensor:
         """Return features [N, D], fp32 on the device, of images [N, C, S, S], uint8 or float in [0, 1]."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from hexa.config import ConfigError, UserError, reason
+from hexa.config import ConfigError, UserError, field_error, reason
 from hexa.core import Method
 from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
@@ -38,10 +38,8 @@ from hexa.run.folder import is_ours, mine, note, stopping_well, way_on
 from hexa.run.monitor import KnnMonitor, without_holdout
 from hexa.run.names import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT
 from hexa.runtime import checkpoints, processes
-from hexa.runtime.console import Console
+from hexa.runtime.console import Console, Reporter, one_line
 from hexa.runtime.files import write_whole
-from hexa.runtime.output import one_line
-from hexa.runtime.progress import Reporter
 from hexa.training import trackers
 from hexa.training.journal import METRICS, TENSORBOARD, Journal, write_environment
 from hexa.training.monitor import Best, Scoring, Watch
@@ -210,8 +208,9 @@ class _Session:
             AttributeError,
             RuntimeError,
         ) as error:  # an intact checkpoint of another experiment
-            message = f"{path} belongs to another experiment ({reason(error)}); start a new run"
-            raise UserError(message) from error
+            raise UserError(
+                f"{path} belongs to another experiment ({reason(error)}); start a new run"
+            ) from error
 
     def _train(self, trainer: Trainer, warnings: list[str], data: dict[str, Any]) -> None:
         """Train from the current step to the end, and write all files of the run.
@@ -259,8 +258,8 @@ class _Session:
             except ConfigError as error:
                 problem = error
         if processes.any_of(problem is not None, trainer.device) and not self.resumed:
-            raise problem or ConfigError(
-                [("training.tracker", "the tracker cannot start")]
+            raise problem or field_error(
+                "training.tracker", "the tracker cannot start"
             )  # rank 0 reports the reason
         if problem is not None:
             warnings.append(f"{problem}; the run continues without the tracker")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from hexa.config import ConfigError, UserError
+from hexa.config import UserError, field_error
 from hexa.nn import backbones
 from hexa.nn.backbones import takes_option
 from hexa.nn.image_size import is_fixed, network_at, rounded
@@ -36,8 +36,9 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     for name in ("name", "stem"):
         own = getattr(theirs, name)
         if f"network.{name}" in given and getattr(experiment.network, name) != own:
-            problem = f"the weights {config.weights} have {own}; leave out this field"
-            raise ConfigError([(f"network.{name}", problem)])
+            raise field_error(
+                f"network.{name}", f"the weights {config.weights} have {own}; leave out this field"
+            )
     network = theirs.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
     views = experiment.views
     size = views.size if "views.size" in given else backbone.image_size
@@ -72,7 +73,7 @@ def _for_views(experiment: Experiment, given: Collection[str]) -> Experiment:
     try:
         options = dict(network_at(network, views.size).options)
     except UserError as error:
-        raise ConfigError([("views.size", str(error))]) from None
+        raise field_error("views.size", str(error)) from None
     outline = backbones.outline(network)
     crops = views.extra_crops
     if "views.extra_crops" not in given:

@@ -39,7 +39,7 @@ from hexa.run.build import (
 from hexa.run.folder import note_of
 from hexa.run.names import CHECKPOINTS, CONFIG
 from hexa.runtime import checkpoints, paths, processes
-from hexa.runtime.progress import Progress, silent
+from hexa.runtime.console import Progress, silent
 from hexa.runtime.random import Stream
 
 #: Batch size: enough images for batch statistics close to training, few enough to be quick.
@@ -53,7 +53,6 @@ def visualize(
     data: str | None,
     out: Path | str,
     *,
-    gain: float | None = None,
     num_images: int = 8,
     seed: int = 0,
     opens_own: bool = True,
@@ -63,7 +62,7 @@ def visualize(
     """Write a PNG, one row per image: view, magnified perturbation, adversarial view, cut-mixed view; return `out`.
 
     target: a run folder, whose newest checkpoint is loaded, or the name of a recipe or an experiment, with random
-    weights. data: a source (default: that of the experiment). opens_own: see Look.at. gain, num_images, seed: see
+    weights. data: a source (default: that of the experiment). opens_own: see Look.at. num_images, seed: see
     Look.gallery. notes: list that receives notes on the images. progress: callback for stages. The file is written
     atomically. Raises UserError for an unknown target or source, for a run without an intact checkpoint, and for a run
     whose method is in a file that has not been imported.
@@ -73,7 +72,7 @@ def visualize(
     notes = [] if notes is None else notes
     notes += look.source.notes()
     progress("making hard examples", 0, 0)
-    made = look.gallery(num_images, gain=gain, seed=seed, notes=notes)
+    made = look.gallery(num_images, seed=seed, notes=notes)
     progress("drawing", 0, 1)
     return save(made.draw(side=SIDE), out)
 
@@ -120,7 +119,7 @@ class Look:
             setting = roomy_setting(experiment, max(len(source), experiment.batch_size))
             method = build_method(experiment, setting, machine)
             return cls(experiment, method.train(), machine, source, 0, known=False)
-            # the buffers of a method depend on the number of its training images, which may exceed the images to draw
+        # the buffers of a method depend on the number of its training images, which may exceed the images to draw
         trained_on = source
         if data is not None and opens_own:
             with suppress(UserError):
@@ -142,20 +141,18 @@ class Look:
         self,
         num_images: int = 8,
         *,
-        gain: float | None = None,
         seed: int = 0,
         notes: list[str] | None = None,
     ) -> Gallery:
         """Return a figure of the views of `num_images` images and of every hard example of the configuration.
 
         Without hard examples, the figure shows the views of the batch.
-        gain: factor that magnifies the perturbation around mid-grey (default: chosen by its size).
         seed: seed of images, views and partners for mixing.
         notes: list that receives a note on unreadable images.
         """
         count = max(num_images, min(self.experiment.batch_size, _BATCH_SIZE))
         batch = self.batch(count, Stream(seed).child("visualize"), notes=notes)
-        return gallery(self.objective(), batch, num_images, gain)
+        return gallery(self.objective(), batch, num_images)
 
     def objective(self, hard_examples: Mapping[str, Mapping[str, Any]] | None = None) -> Objective:
         """Return the objective of the experiment, or the objective of other hard examples (fields by name).

@@ -1,5 +1,5 @@
-"""Atomic files, which are either complete or absent even if the machine stops; the user's cache
-folder."""
+"""Atomic files, which are either complete or absent even if the machine stops; checks of output
+paths before the work; the user's cache folder."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+
+from hexa.config import UserError, reason
 
 #: Errors of a full disk, with a remedy.
 _FULL = {
@@ -54,6 +57,53 @@ def write_whole(
 def write_text(path: Path, text: str) -> Path:
     """`write_whole` for text in UTF-8."""
     return write_whole(path, lambda file: file.write(text.encode()))
+
+
+def check_target(path: Path | str, suffixes: Sequence[str] = (), option: str = "--out") -> Path:
+    """Return `path` if a file can be written there; otherwise raise UserError with the reason.
+
+    Creates missing folders and a file with a similar name, like the actual writing, and removes
+    them again.
+    suffixes: allowed endings of the name.
+    """
+    out = Path(path)
+    if suffixes and out.suffix not in suffixes:
+        raise UserError(f"{option} {path}: the name must end in {' or '.join(suffixes)}")
+    try:
+        if out.is_dir():
+            raise UserError(f"{option} {path}: is a folder; give the path of a file")
+        if out.exists() and not out.is_file():
+            raise UserError(f"{option} {path}: is not a regular file")
+        _try(out.absolute())
+    except OSError as error:
+        raise UserError(
+            f"{option} {path}: cannot be written ({error.strerror or error}); give another path"
+        ) from None
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:  # a zero byte, or a thousand nested folders
+        raise UserError(
+            f"{option} {str(path)[:160]}: cannot be the name of a file ({reason(error)})"
+        ) from None
+    return out
+
+
+def check_target_folder(path: Path | str) -> Path:
+    """`check_target` for a folder that will receive files."""
+    out = Path(path)
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out {path}: is a file; give a folder")
+    check_target(out / "file")
+    return out
+
+
+def _try(out: Path) -> None:
+    """Try the writing in a temporary folder, so that other processes may try at the same time."""
+    there = next(folder for folder in out.parents if folder.exists() or folder.is_symlink())
+    with tempfile.TemporaryDirectory(prefix=".hexa-", dir=there) as place:
+        folder = Path(place) / out.parent.relative_to(there)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f".{out.name}.{'0' * 8}.tmp").write_bytes(bytes(1024))  # as `write_whole`
 
 
 def sweep(folder: Path, *names: str) -> None:

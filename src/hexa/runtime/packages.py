@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
+import importlib.util
 import os
 import platform
 import re
@@ -26,6 +26,8 @@ from hexa.config import UserError
 
 #: Name of the distribution in pyproject.toml.
 DISTRIBUTION = "hexa-ssl"
+#: Packages on which numbers depend.
+_PACKAGES = ("hexa", "torch", "torchvision", "timm", "numpy", "scikit-learn", "pillow", "pyarrow")
 _SOURCES = Path(__file__).resolve().parents[2]
 
 
@@ -39,6 +41,11 @@ def version(package: str) -> str | None:
     with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     return None
+
+
+def versions() -> dict[str, str | None]:
+    """Return the versions of the packages on which numbers depend, by name."""
+    return {name: version(name) for name in _PACKAGES}
 
 
 def import_extra(module: str, extra: str, what: str) -> ModuleType:
@@ -71,20 +78,14 @@ def install_extra(extra: str) -> str:
 
 
 def install(*arguments: str) -> str:
-    """Return the command that installs into this environment, with its own pip or uv, or with a uv
-    outside of it."""
+    """Return the command that installs into this environment, with its pip or, without one, uv."""
     python = Path(sys.executable)
     if Path.cwd() in python.parents[1:]:
         python = python.relative_to(Path.cwd())
-    commands = {
-        "pip": [str(python), "-m", "pip", "install"],
-        "uv": [str(python), "-m", "uv", "pip", "install"],
-    }
-    outside = ["uv", "pip", "install", "--python", str(python)]
-    there = {distribution.name for distribution in metadata.distributions()}
-    return shlex.join(
-        [*next((words for name, words in commands.items() if name in there), outside), *arguments]
-    )
+    command = [str(python), "-m", "pip", "install"]
+    if importlib.util.find_spec("pip") is None:
+        command = ["uv", "pip", "install", "--python", str(python)]
+    return shlex.join([*command, *arguments])
 
 
 @functools.cache

@@ -27,8 +27,10 @@ def weights(text: str) -> tuple[Path, str | None]:
         file, _, network = str(path).rpartition("#")
         path = Path(file)
     if not path.exists():
-        problem = "no such run, file or network (a recipe has no weights before training)"
-        raise UserError(f"{text}: {problem}; use a run folder, a file, timm:NAME or random:NAME")
+        raise UserError(
+            f"{text}: no such run, file or network (a recipe has no weights before "
+            "training); use a run folder, a file, timm:NAME or random:NAME"
+        )
     return path, network
 
 
@@ -141,8 +143,10 @@ class Inside:
                 continue
             in_folder = self._holds_folder(os.path.dirname(file))
             if not in_folder or (os.path.islink(file) and not self._holds(file)):
-                named = f"{whose} names {file} outside of the data set"
-                raise UserError(f"data '{self.spec}': {named}; {self._remedy(file)}")
+                raise UserError(
+                    f"data '{self.spec}': {whose} names {file} outside of the data set; "
+                    f"{self._remedy(file)}"
+                )
 
     def _holds(self, path: str) -> bool:
         if self.follows_links and self._is_named_inside(path):

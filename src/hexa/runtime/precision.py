@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, reason
-from hexa.runtime.allocator import keep_freed_memory
+from hexa.runtime.resources import keep_freed_memory
 
 Precision = Literal["auto", "fp32", "bf16"]
 Network = TypeVar("Network", bound=nn.Module)
@@ -32,21 +32,26 @@ def pick_device(name: str = "auto") -> torch.device:
     except RuntimeError:
         raise UserError(f"device '{name}' is not known to torch; use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        remedy = "use auto or cpu; `hexa doctor` shows the devices of this machine"
-        raise UserError(f"device 'cuda' is not available; {remedy}")
+        raise UserError(
+            "device 'cuda' is not available; use auto or cpu; `hexa doctor` shows the "
+            "devices of this machine"
+        )
     if device.type == "cuda":
         if device.index is None:  # one process per GPU
             device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         count = torch.cuda.device_count()
         if device.index >= count:
-            seen = f"this machine has {count} GPUs; start at most {count} processes on it"
-            raise UserError(f"device '{device}' is not available: {seen}")
+            raise UserError(
+                f"device '{device}' is not available: this machine has {count} GPUs; start "
+                f"at most {count} processes on it"
+            )
     elif device.type != "cpu":
         try:
             torch.zeros(1, device=device).item()
         except Exception as error:  # each kind of device raises other exceptions
-            problem = f"device '{name}' cannot be used here ({reason(error)})"
-            raise UserError(f"{problem}; use auto, cpu or cuda") from None
+            raise UserError(
+                f"device '{name}' cannot be used here ({reason(error)}); use auto, cpu or cuda"
+            ) from None
     return device
 
 
@@ -65,6 +70,15 @@ def place(network: Network, device: torch.device) -> Network:
         if tensor.dim() == 4:
             tensor.data = tensor.data.to(memory_format=torch.channels_last)
     return network
+
+
+def to_device(
+    values: Tensor,
+    device: torch.device,
+) -> Tensor:
+    """Copy to the device without waiting for the copy."""
+    pinned = values.pin_memory() if device.type == "cuda" and not values.is_cuda else values
+    return pinned.to(device, non_blocking=True)
 
 
 def has_native_bf16(device: torch.device) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from hexa.config import UserError
+
+Value = TypeVar("Value")
 
 #: Time limit of collectives that wait for an evaluation by the main process, which may take days.
 _NO_LIMIT = timedelta(days=365)
@@ -64,8 +66,9 @@ def initialize(device: torch.device | None = None) -> None:
             shared, number, size = next(rendezvous("env://"))
         except ValueError as error:
             reason = str(error).rpartition(": ")[2]
-            problem = f"WORLD_SIZE announces several processes, but {reason}"
-            raise UserError(f"{problem}; start with torchrun") from None
+            raise UserError(
+                f"WORLD_SIZE announces several processes, but {reason}; start with torchrun"
+            ) from None
         from hexa.runtime.rendezvous import agree_on_start
 
         store = PrefixStore(agree_on_start(shared, number, size), shared)
@@ -148,6 +151,50 @@ def gather_rows(rows: Tensor) -> list[Tensor]:
     return parts
 
 
+def in_step(work: Callable[[], Value]) -> Value:
+    """Run `work` and return its result. Raises UserError in all processes if `work` raises it in one."""
+    problem: UserError | None = None
+    value: list[Value] = []
+    try:
+        value.append(work())
+    except UserError as error:
+        problem = error
+    everyones = exchange(None if problem is None else str(problem))
+    if problems := [said for said in everyones if said is not None]:
+        raise problem or UserError(problems[0])
+    return value[0]
+
+
+def from_main(work: Callable[[], Value]) -> Value:
+    """Run `work` in the main process, and return its result in all processes; the others wait.
+
+    Raises UserError in all processes if `work` does, and ProcessEnded in the others if the main process ends otherwise.
+    """
+    made: list[Value] = []
+    error: BaseException | None = None
+    if is_main():
+        try:
+            made.append(work())
+        except BaseException as caught:
+            error = caught
+    problem = str(error) if isinstance(error, UserError) else None
+    made, problem, crashed = exchange((made, problem, error is not None and problem is None))[0]
+    if error is not None:
+        raise error
+    if problem is not None:
+        raise UserError(problem)
+    if crashed:
+        raise ProcessEnded("the main process failed", speaks=False)
+    return made[0]
+
+
+def main_first(work: Callable[[], Value]) -> Value:
+    """Run `work` in each process and return its result. The main process goes first and downloads what is missing."""
+    made: list[Value] = []
+    from_main(lambda: made.append(work()))
+    return in_step(lambda: made[0] if made else work())
+
+
 def _together(collective: Callable[..., Any], *given: Any, **options: Any) -> Any:
     """Call a collective. Raises ProcessEnded if the connection to another process breaks."""
     try:
@@ -157,8 +204,9 @@ def _together(collective: Callable[..., Any], *given: Any, **options: Any) -> An
         broken = any(word in cause.lower() for word in _OF_CONNECTION)
         if not (broken or isinstance(error, dist.DistError)):
             raise
-        what = f"another process failed; see torchrun's report ({cause[:200]})"
-        raise ProcessEnded(what) from error
+        raise ProcessEnded(
+            f"another process failed; see torchrun's report ({cause[:200]})"
+        ) from error
 
 
 def make_parts(size: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hexa.core import Batch, HardExample, Method, MethodConfig, Setting
+from hexa.core import Batch, Example, HardExample, Method, MethodConfig, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective, ObjectiveConfig
 from hexa.runtime import processes
@@ -80,6 +80,10 @@ class Case:
     ) -> Objective:
         """Return the objective of the case for this method."""
         return Objective(method, self.hard_examples, config, **options)
+
+    def examples(self) -> dict[str, Example]:
+        """Return the examples of a batch by name, the clean views among them."""
+        return self.objective(self.build()).examples(self.batch())
 
     def grouped(self, groups: int = 1) -> Case:
         """Return the case with this number of `bn_groups` in its method and in nested methods."""

@@ -17,8 +17,8 @@ import torch
 
 from hexa.config import reason
 from hexa.runtime import packages, parsing, processes, rendezvous
+from hexa.runtime.console import Reporter
 from hexa.runtime.files import write_text, write_whole
-from hexa.runtime.progress import Reporter
 from hexa.training.trackers import State, Tracker, numbers
 
 METRICS = "metrics.jsonl"
@@ -27,16 +27,6 @@ TENSORBOARD = "tensorboard"
 #: Events whose numbers are plotted over time: training steps, monitor scores, start of an epoch.
 METRIC_EVENTS = ("train", "monitor", "epoch")
 _STATES: dict[str, State] = {"end": "finished", "interrupted": "interrupted"}
-_PACKAGES = (
-    "hexa",
-    "torch",
-    "torchvision",
-    "timm",
-    "numpy",
-    "pillow",
-    "scikit-learn",
-    "safetensors",
-)
 
 
 class Journal:
@@ -159,8 +149,8 @@ def write_environment(
     folder: Path,
     device: torch.device,
     precision: str,
-    resumed: int | None = None,
-    data: Mapping[str, Any] | None = None,
+    resumed: int | None,
+    data: Mapping[str, Any] | None,
 ) -> None:
     """Write environment.json: everything that a result depends on, except the configuration.
 
@@ -186,7 +176,7 @@ def environment(device: torch.device, precision: str) -> dict[str, object]:
         "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: packages.version(name) for name in _PACKAGES},
+        "versions": packages.versions(),
         **packages.provenance(),
         "device": torch.cuda.get_device_name(device) if on_gpu else packages.processor_name(),
         "device_type": device.type,

@@ -32,10 +32,11 @@ class NonFiniteError(ArithmeticError):
         kept = "no checkpoint exists yet"
         if checkpoint:
             kept = f"the last good checkpoint is {checkpoint}"
-        remedy = "start a new run with a lower optimizer.learning_rate (muon: also other_rate)"
-        problem = f"{self.what} not finite at learning rate {learning_rate:g}"
-        look = "or check the images with hexa visualize"
-        super().__init__(f"step {step}: {problem}; {kept}; {remedy}, {look}")
+        super().__init__(
+            f"step {step}: {self.what} not finite at learning rate {learning_rate:g}; "
+            f"{kept}; start a new run with a lower optimizer.learning_rate (muon: also "
+            "other_rate), or check the images with hexa visualize"
+        )
 
 
 class LossWindow:

@@ -118,7 +118,7 @@ def _norms(tensors: list[Tensor]) -> tuple[Tensor, ...]:
     return torch._foreach_clamp_min(torch._foreach_norm(tensors), 1e-12)
 
 
-def orthogonalised(matrices: Sequence[Tensor], together: bool = False) -> list[Tensor]:
+def orthogonalised(matrices: Sequence[Tensor], together: bool) -> list[Tensor]:
     """Return approximately U·Vᵀ of each matrix X = U·S·Vᵀ [n, m]; products need the precision of
     fp32, not TF32.
 

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from hexa.config import Config, ConfigError, PositiveShare
+from hexa.config import Config, PositiveShare, field_error
 
 
 class ScheduleConfig(Config):
@@ -41,8 +41,10 @@ class ScheduleConfig(Config):
     def check(self, epochs: int) -> None:
         """Raise ConfigError if the warm-up takes the whole run of `epochs`."""
         if self.warmup_length(epochs) >= epochs:
-            message = f"{self.warmup_epochs:g} epochs are too long for a run of {epochs}; use fewer"
-            raise ConfigError([("schedule.warmup_epochs", message)])
+            raise field_error(
+                "schedule.warmup_epochs",
+                f"{self.warmup_epochs:g} epochs are too long for a run of {epochs}; use fewer",
+            )
 
 
 def learning_rate_share(

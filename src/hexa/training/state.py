@@ -60,8 +60,10 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     elif state["steps_per_epoch"] != trainer.steps_per_epoch:
         changed = "the data has changed"
     if changed is not None:
-        problem = f"{changed} since the checkpoint at step {state['step']}"
-        raise UserError(f"{problem}; undo the change, or start a new run with 'hexa pretrain'")
+        raise UserError(
+            f"{changed} since the checkpoint at step {state['step']}; undo the change, or "
+            "start a new run with 'hexa pretrain'"
+        )
     trainer.objective.method.restore(state["method"])
     # copy, because the loaded tensors may be memory-mapped
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
@@ -76,5 +78,11 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.scoring.best.state = state["best"]
     before = state["world_size"]
     now = processes.world_size()
-    what = "results differ by rounding and by the random draws of each process for its images"
-    return [] if before == now else [f"{before} processes before, {now} now: {what}"]
+    return (
+        []
+        if before == now
+        else [
+            f"{before} processes before, {now} now: results differ by rounding and by the "
+            "random draws of each process for its images"
+        ]
+    )

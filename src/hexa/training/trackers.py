@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hexa.config import ConfigError, reason
+from hexa.config import ConfigError, field_error, reason
 from hexa.runtime.files import write_text
 from hexa.runtime.packages import install_extra
 
@@ -68,7 +68,7 @@ def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = F
 
 
 def _problem(message: str) -> ConfigError:
-    return ConfigError([("training.tracker", message)])
+    return field_error("training.tracker", message)
 
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:

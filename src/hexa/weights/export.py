@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
+from hexa.runtime.console import Progress, silent
 from hexa.runtime.files import by_plain_name, write_whole
-from hexa.runtime.progress import Progress, silent
 from hexa.runtime.random import Stream
 from hexa.weights import onnx_file
 from hexa.weights.preparation import Given
@@ -112,8 +112,6 @@ def _check_names(to: str, out: Path) -> None:
     """Raise UserError for an unknown target, a wrong suffix of the file, or missing packages."""
     if to not in TARGETS:
         raise UserError(f"--to {to}: unknown target; {nearest(to, TARGETS)}")
-    if out.is_dir():
-        raise UserError(f"{out}: is a folder; give the name of a file")
     if out.suffix != TARGETS[to]:
         raise UserError(f"{out}: the name of a file for {to} must end in {TARGETS[to]}")
     if to == "onnx":

@@ -175,11 +175,10 @@ def _checked(weights: Weights) -> Weights:
             raise Unreadable(f"{weights.where}: {name} is not a plain tensor of real numbers")
     return weights
 
-    # -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
 
-    #: Functions that numpy's own pickles call; the module depends on numpy's version.
+# -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
 
-
+#: Functions that numpy's own pickles call; the module depends on numpy's version.
 _FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
@@ -82,14 +80,11 @@ def misfit(own: State, state: State) -> str:
 
 def own_branch(state: State, own: State) -> dict[str, Tensor]:
     """Return a state without additional batch-norm sets."""
-    return {key: value for key, value in state.items() if not _is_further_branch(key, own)}
-
-
-def _is_further_branch(key: str, own: Mapping[str, Tensor]) -> bool:
-    """Return whether a key has the form `layer.aux.weight`, with `layer` a batch-norm."""
-    layer, *rest = key.rsplit(".", 2)
-    return (
-        key not in own
-        and len(rest) == 2
-        and {f"{layer}.running_mean", f"{layer}.{rest[1]}"} <= own.keys()
-    )
+    found = {}
+    for key, value in state.items():
+        # `layer.aux.weight`, with `layer` a batch-norm
+        layer, *rest = key.rsplit(".", 2)
+        is_branch = len(rest) == 2 and {f"{layer}.running_mean", f"{layer}.{rest[1]}"} <= own.keys()
+        if key in own or not is_branch:
+            found[key] = value
+    return found

@@ -24,7 +24,7 @@ from hexa.weights.preparation import CROP, NAMES, Preparation
 if TYPE_CHECKING:
     from hexa.weights.pretrained import Backbone
 
-    #: Only key of a file's metadata.
+#: Only key of a file's metadata.
 KEY = "hexa"
 #: Longest text to copy from a file into results, in characters.
 _LONGEST = 300

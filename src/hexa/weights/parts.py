@@ -218,7 +218,7 @@ def without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def find_backbone(
-    weights: Weights, network: nn.Module, branch: str = "main"
+    weights: Weights, network: nn.Module, branch: str
 ) -> tuple[dict[str, Tensor], str]:
     """Return the tensors of `network` in the state of a method, with plain names, and the name of
     the encoder, such as query.

@@ -116,10 +116,16 @@ def assumed(size: int = 224) -> Preparation:
     return Preparation(IMAGENET_MEAN, IMAGENET_STD, size, origins=dict.fromkeys(NAMES, ASSUMED))
 
 
-def published(whose: str, std: Channels = IMAGENET_STD) -> Preparation:
+def published(whose: str, std: Channels) -> Preparation:
     """Return the values in the published code of `whose` (F1, F21)."""
     origins = dict.fromkeys(NAMES, f"published with {whose}")
     return Preparation(IMAGENET_MEAN, std, 224, origins=origins)
+
+
+def current_name(name: str) -> str:
+    """Return timm's current name of a renamed network, such as convnext_tiny.fb_in22k for
+    convnext_tiny_in22k."""
+    return timm.models.get_deprecated_models().get(name) or name
 
 
 def of_timm(name: str) -> Preparation:

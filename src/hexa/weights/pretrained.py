@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack, cast
 
@@ -33,7 +34,7 @@ from hexa.weights.metadata import (
     of_config,
     of_metadata,
 )
-from hexa.weights.preparation import Given, Preparation, of_timm
+from hexa.weights.preparation import Given, Preparation, current_name, of_timm
 
 WEIGHTS = "backbone.safetensors"
 
@@ -200,22 +201,20 @@ def load_backbone(
 
 def _loaded(text: str, seed: int, branch: str) -> Backbone:
     kind, _, name = text.partition(":")
-    named: dict[str, Callable[[], Backbone]] = {
-        "random": lambda: _random(name, seed),
-        "pixels": lambda: _pixels(name),
-        "timm": lambda: _timm(name),
-        "python": lambda: _external(text),
+    named: dict[str, Callable[[str], Backbone]] = {
+        "random": partial(_random, seed=seed),
+        "pixels": _pixels,
+        "timm": _timm,
+        "python": _external,
     }
     if kind in named:
         if branch != "main":
             raise _no_branch(text, branch)
-        return named[kind]()
+        return named[kind](name)
     path, network = paths.weights(text)
     if path.is_dir():
         return _of_folder(path, branch, network)
     return _of_file(path, branch, network)
-
-    # -- of files ---------------------------------------------------------------------------------------------------------
 
 
 def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
@@ -271,10 +270,11 @@ def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backb
         step = path.stem.removeprefix("step-")
         info |= {"step": int(step)} if step.isdecimal() else {}
     else:
-        from hexa.weights.folders import names_network
+        if name is None and any(path.parent.glob("*config.json")):
+            from hexa.weights.folders import names_network
 
-        if name is None and names_network(path):
-            return _of_folder(path.parent, branch, None)
+            if names_network(path):
+                return _of_folder(path.parent, branch, None)
         return _foreign(weights, name)
     return Backbone(filled(config, state, str(path)), preparation, config, info)
 
@@ -303,8 +303,6 @@ def _foreign(
     check_periods(network, weights)
     return Backbone(network, preparation, found.config, info)
 
-    # -- by name ----------------------------------------------------------------------------------------------------------
-
 
 def _random(name: str, seed: int) -> Backbone:
     """Return the network of a run, of timm, or small-resnet-W-W-W, with weights drawn from the
@@ -312,9 +310,7 @@ def _random(name: str, seed: int) -> Backbone:
     if (Path(name) / "config.yaml").is_file():
         config, preparation, _ = of_config(Path(name) / "config.yaml")
         return _drawn(config, preparation, seed)
-    from hexa.weights.timm_weights import current
-
-    timms = current(name)
+    timms = current_name(name)
     if timms in timm.list_models() or timms in timm.list_pretrained():
         # the preparation of images is the same as for timm:NAME, for comparisons
         return _drawn(NetworkConfig(name=timms.partition(".")[0]), of_timm(timms), seed)
@@ -349,16 +345,17 @@ def _pixels(size: str) -> Backbone:
 
 
 def _timm(name: str) -> Backbone:
-    from hexa.weights.timm_weights import current, load
+    from hexa.weights.timm_weights import load
 
-    name = current(name)
+    name = current_name(name)
     config = NetworkConfig(name=name.partition(".")[0])
     return Backbone(load(name), of_timm(name), config, {"encoder": f"timm:{name}"})
 
 
-def _external(spec: str) -> Backbone:
+def _external(name: str) -> Backbone:
     from hexa.weights.external import external
 
+    spec = f"python:{name}"
     network = external(spec)
     how = network.preparation
     config = NetworkConfig(name="python", channels=len(how.mean), mean=how.mean, std=how.std)

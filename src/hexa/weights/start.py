@@ -183,8 +183,8 @@ def count_stages(network: nn.Module) -> int:
     return 1
 
 
-def last_stages(network: nn.Module, share: float = 0.05) -> int:
-    """Return the smallest number of last stages with this share of the parameters; 1 if the network
+def last_stages(network: nn.Module) -> int:
+    """Return the smallest number of last stages with 5 % of the parameters; 1 if the network
     does not define stages.
 
     Some networks end in a stage that contains only a normalisation.
@@ -194,7 +194,7 @@ def last_stages(network: nn.Module, share: float = 0.05) -> int:
         sizes = dict[int, int]()
         for name, parameter in network.named_parameters():
             sizes[of[name]] = sizes.get(of[name], 0) + parameter.numel()
-        least = share * sum(sizes.values())
+        least = 0.05 * sum(sizes.values())
         held = 0
         for count, stage in enumerate(sorted(sizes, reverse=True), 1):
             held += sizes[stage]

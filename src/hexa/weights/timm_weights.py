@@ -7,19 +7,12 @@ import urllib.request
 
 import timm
 from huggingface_hub import constants
-from timm.models import get_deprecated_models
 from torch import nn
 
 from hexa.config import UserError, nearest, reason
 
 #: Seconds to wait for the server's first answer.
 PATIENCE = 3.0
-
-
-def current(name: str) -> str:
-    """Return timm's current name of a renamed network, such as convnext_tiny.fb_in22k for
-    convnext_tiny_in22k."""
-    return get_deprecated_models().get(name) or name
 
 
 def load(name: str) -> nn.Module:

@@ -17,7 +17,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State, Weights
 from hexa.weights.layouts import LAYOUTS, NETWORKS
 from hexa.weights.parts import Part
-from hexa.weights.timm_weights import current
+from hexa.weights.preparation import current_name
 
 #: Values after FILE#NETWORK: for the padding of a 3×3 stem.
 _PADDINGS = {"padding1": 1, "padding2": 2}
@@ -37,7 +37,7 @@ class Asked(NamedTuple):
     def of(cls, where: str, text: str | None) -> Asked:
         """Parse the user's text after #. Raises UserError for a network that timm does not have."""
         name, *words = (text or "").split(":")
-        name = current(name)
+        name = current_name(name)
         paddings = [_PADDINGS[word] for word in words if word in _PADDINGS]
         others = [word.rstrip(".") for word in words if word not in _PADDINGS]
         plain = name.partition(".")[0]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
-from hexa.data.sources.fingerprint import digest
-from hexa.data.sources.limits import DecodeError, read as read_bytes
+from hexa.data.sources.decode import DecodeError, read as read_bytes
+from hexa.data.sources.source import digest
 
 #: Sides of a JPEG are shorter than this.
 _LONGEST = 1 << 16

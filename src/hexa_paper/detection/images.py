@@ -15,8 +15,7 @@ from hexa.config import UserError, some
 from hexa.data.loading.store import readable
 from hexa.data.loading.workers import Problems, epoch_order
 from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.fingerprint import digest
-from hexa.data.sources.source import Source, Subset
+from hexa.data.sources.source import Source, Subset, digest
 from hexa.data.sources.voc import VOCSource
 from hexa.runtime.random import Stream
 from hexa_paper.detection.boxes import Boxes, read
@@ -31,7 +30,7 @@ class Joined(Source):
         self.name = " + ".join(source.name for source in sources)
         self.split = sources[0].split
         self.class_names = sources[0].class_names
-        self._splits = [self.split]
+        self.splits = [self.split]
         self.paths = [path for source in sources for path in source.paths]
         self.fingerprint = digest(*(source.fingerprint for source in sources))
         self.max_image_pixels = sources[0].max_image_pixels

@@ -11,12 +11,12 @@ import torch
 
 from hexa.data import Source
 from hexa.data.loading.workers import Items, choose_workers
-from hexa.data.sources.fingerprint import digest
+from hexa.data.sources.source import digest
 from hexa.evaluation.protocol import Task
 from hexa.runtime import checkpoints
+from hexa.runtime.console import say
 from hexa.runtime.files import describe, sweep
 from hexa.runtime.lock import locked
-from hexa.runtime.output import say
 from hexa.runtime.signals import Interrupted, Interrupts
 
 #: An item of a walk -> what is being done, how much of it is done, and how much there is.

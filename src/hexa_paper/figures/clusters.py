@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from hexa.config import UserError
 from hexa.data import Source
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.sources.source import Subset
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.evaluation.features import extract
 from hexa.evaluation.split import draw_images
 from hexa.ops.kmeans import spherical_kmeans
@@ -47,7 +47,7 @@ class EmbeddedImages:
     ) -> EmbeddedImages:
         """At most `limit` images, drawn by the seed, through the frozen backbone. progress: as for `extract`."""
         some = Subset(source, draw_images(len(source), limit, Stream(seed).child("gallery")))
-        features, _, positions = extract(
+        features, positions = extract(
             backbone, some, device=precisions.pick_device("auto"), progress=progress
         )
         unit = functional.normalize(features, dim=1).numpy()

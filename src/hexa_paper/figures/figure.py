@@ -12,7 +12,7 @@ from hexa.data import open_source
 from hexa.reporting.gallery import class_of
 from hexa.reporting.style import save
 from hexa.run.visualize import Look, is_known, own_images
-from hexa.runtime.progress import Progress, silent
+from hexa.runtime.console import Progress, silent
 from hexa.weights.pretrained import Backbone, load_backbone
 from hexa_paper.figures.clusters import EmbeddedImages, clusters
 from hexa_paper.figures.view_space import embed_views, view_space

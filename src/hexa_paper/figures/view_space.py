@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.core import MAIN, Batch, Example
-from hexa.data.views.evaluation import EvaluationTransform
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.objective import STD
 from hexa.reporting.gallery import tiles_of
 from hexa.reporting.style import COLOURS, INK, MUTED, drawing

@@ -10,7 +10,7 @@ import torch
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core import Batch, Branch, Method, PseudoLabels, Setting
 from hexa.core.batch import Index
 from hexa.nn.backbones import num_features
@@ -31,7 +31,7 @@ class CMCConfig(MemoryConfig):
         super().check(setting)
         if setting.streams != "lab":
             message = f"CMC compares the features of lightness with those of colour, got {setting.streams}; use lab"
-            raise ConfigError([("network.streams", message)])
+            raise field_error("network.streams", message)
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import torch
 from pydantic import PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core import Batch, Branch, EncoderConfig, Method, Setting
 from hexa.methods.simclr import SimCLRLabels
 from hexa.nn.backbones import num_features
@@ -56,7 +56,7 @@ class CPCConfig(EncoderConfig):
             lacking = f"a patch of {self.patch} pixels {farthest} rows below another"
             remedy = f"use a views.size of at least {needed}, or smaller patches (method.patch, method.stride)"
             message = f"views of {setting.view_size} pixels lack {lacking}; {remedy}"
-            raise ConfigError([("views.size", message)])
+            raise field_error("views.size", message)
 
 
 class ContextLayer(nn.Module):

@@ -9,7 +9,7 @@ import pydantic
 import torch
 from torch import Tensor, nn
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core import Batch, Branch, Method, MethodConfig, Setting
 from hexa.methods.moco import MoCo, MoCoConfig, MoCoLabels, completed_by
 from hexa.nn.backbones import num_features
@@ -38,8 +38,8 @@ class InfoMinConfig(MethodConfig):
         super().check(setting)
         self.contrast.check_within("contrast", replace(setting, num_crops=2))
         if self.contrast.symmetric:
-            raise ConfigError(
-                [("method.contrast.symmetric", "InfoMin has one key per image; use false")]
+            raise field_error(
+                "method.contrast.symmetric", "InfoMin has one key per image; use false"
             )
 
 

@@ -9,7 +9,7 @@ import pydantic
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from hexa.config import Config, ConfigError
+from hexa.config import Config, field_error
 from hexa.core import Batch, Branch, EncoderConfig, Setting
 from hexa.methods.rotation import ClassifiesDraws, DrawnClasses
 from hexa.nn.backbones import num_features
@@ -73,7 +73,7 @@ class JigsawConfig(EncoderConfig):
         possible = math.factorial(self.puzzle.grid**2)
         if self.num_permutations > possible:
             message = f"{self.num_permutations} are more than the {possible} orders of the tiles; use {possible}"
-            raise ConfigError([("method.num_permutations", message)])
+            raise field_error("method.num_permutations", message)
 
 
 class Jigsaw(ClassifiesDraws, config=JigsawConfig):

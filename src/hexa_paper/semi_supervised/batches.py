@@ -15,7 +15,7 @@ from hexa.data.sources.source import Labels, Subset
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation.protocol import Task
 from hexa.ops import draws
-from hexa.ops.photometric import to_device
+from hexa.runtime.precision import to_device
 from hexa.runtime.random import Stream
 
 #: How far a weak view is moved at most, as a share of the side (Sohn et al. 2020).

@@ -18,11 +18,10 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import ArraySource, Source, open_source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.workers import WorkerEnded
 from hexa.data.views.config import ViewsConfig
 from hexa.data.views.crops import cut_crops
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Interrupts
@@ -195,7 +194,6 @@ def test_unreadable_image_tolerance(tmp_path: Path, readable: str, num_workers: 
 def test_evaluation_batch_order(tmp_path: Path, num_workers: int) -> None:
     """Evaluation shows every readable image once, in order."""
     source = photographs(tmp_path / "photographs", 21, broken=(3, 20))
-    source.labels = np.arange(21)
     problems: dict[int, str] = {}
     transform = EvaluationTransform(SIZE)
     batches = list(
@@ -203,11 +201,10 @@ def test_evaluation_batch_order(tmp_path: Path, num_workers: int) -> None:
             source, transform, 5, num_workers=num_workers, problems=problems, tolerance=0.2
         )
     )
-    index = torch.cat([positions for _, _, positions in batches])
+    index = torch.cat([positions for _, positions in batches])
     assert index.tolist() == [number for number in range(21) if number not in (3, 20)]
-    assert torch.equal(torch.cat([labels for _, labels, _ in batches if labels is not None]), index)
     assert set(problems) == {3, 20}
-    images = torch.cat([images for images, _, _ in batches])
+    images = torch.cat([images for images, _ in batches])
     for image, position in zip(images, index.tolist(), strict=True):
         assert torch.equal(
             (image * 255).round().to(torch.uint8), transform(source.decode(position))

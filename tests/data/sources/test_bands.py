@@ -16,8 +16,7 @@ import torch
 from PIL import Image
 
 from hexa.data import open_source
-from hexa.data.sources.decode import DecodeError, decode
-from hexa.ops.photometric import unit
+from hexa.data.sources.decode import DecodeError, decode, unit
 from tests.data.image_files import png, saved
 from tests.pickles import Calls
 from tests.refusals import one_line

@@ -13,8 +13,8 @@ from PIL import Image, ImageOps
 from torch import Tensor
 
 from hexa.data.sources import decode as decoding
-from hexa.data.sources.decode import DecodeError, decode
-from hexa.data.sources.pil import jpeg_size, quiet
+from hexa.data.sources.decode import DecodeError, decode, quiet
+from hexa.data.sources.pil import jpeg_size
 from tests.data.image_files import (
     PNG_KINDS,
     chunk,

@@ -58,7 +58,7 @@ def test_huggingface_splits_and_labels(tmp_path: Path, written: str) -> None:
     source = open_source(f"hf:{tmp_path / 'set'}")
     test = open_source(f"hf:{tmp_path / 'set'}#test")
     assert source.split == "train"
-    assert source.splits() == ["train", "test"]
+    assert source.splits == ["train", "test"]
     assert source.class_names == ["ant", "bee"]
     assert labels_of(source) == [1, 0, 1]
     assert source.labels.dtype == np.int64
@@ -117,7 +117,7 @@ def test_huggingface_unlabelled_test_split(tmp_path: Path, labels: list[int] | N
         open_source(f"hf:{tmp_path / 'set'}#{split}") for split in ("test", "unlabeled")
     )
     assert reds_of(test) == [3]
-    assert test.splits() == ["train", "test", "unlabeled"]
+    assert test.splits == ["train", "test", "unlabeled"]
     assert reds_of(hidden) == [4, 5]
     assert hidden.labels is None
 

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from hexa.data import open_source
-from hexa.data.sources import jpeg_xl, kinds, pil
+from hexa.data.sources import decode as decoding, jpeg_xl, pil
 from hexa.data.sources.decode import DecodeError, decode
 from hexa.data.sources.groups import groups_of
 from tests.data.image_files import every_format, exif, photograph, saved
@@ -32,7 +32,7 @@ _VIDEO = b"\0\0\0\x18ftypisom\0\0\0\0isommp42"
 
 def plugin(kind: str) -> ModuleType:
     """The module that reads and writes a kind of image."""
-    return pytest.importorskip(kinds.EXTRAS[kind][1], reason="an extra that is not installed")
+    return pytest.importorskip(decoding.EXTRAS[kind][1], reason="an extra that is not installed")
 
 
 def of_plugin(kind: str, picture: Image.Image, **options: Any) -> bytes:
@@ -50,12 +50,12 @@ def test_format_signatures() -> None:
     """Every kind is known by its first bytes."""
     for name, data in every_format().items():
         word = name.split()[0]
-        assert kinds.kind_of(data[: kinds.HEAD]) == _CALLED.get(word, word), name
+        assert decoding.kind_of(data[: decoding.HEAD]) == _CALLED.get(word, word), name
     for text in (*_TEXTS, _VIDEO):
-        assert kinds.kind_of(text) is None
+        assert decoding.kind_of(text) is None
     generic = b"\0\0\0\x18ftypmif1\0\0\0\0mif1"
-    assert kinds.kind_of(generic + b"heic") == kinds.kind_of(generic + b"miaf") == "HEIC"
-    assert kinds.kind_of(generic + b"avif") == "AVIF"
+    assert decoding.kind_of(generic + b"heic") == decoding.kind_of(generic + b"miaf") == "HEIC"
+    assert decoding.kind_of(generic + b"avif") == "AVIF"
 
 
 def test_avif_pixels() -> None:
@@ -73,7 +73,7 @@ def test_avif_pixels() -> None:
 def test_heic_and_jpeg_xl_pixels(kind: str) -> None:
     picture = photograph(30, 44)
     data = of_plugin(kind, picture)
-    assert kinds.kind_of(data) == kind
+    assert decoding.kind_of(data) == kind
     difference = np.abs(decode(data).permute(1, 2, 0).numpy().astype(int) - np.array(picture))
     assert difference.max() <= (4 if kind == "HEIC" else 0)  # HEIC stores YCbCr
     with pytest.raises(DecodeError, match="44 × 30 pixels, more than the limit of 1,000 "):

@@ -56,7 +56,7 @@ def test_digits_split() -> None:
     assert train.decode(0).dtype == torch.uint8
     assert train.labels is not None
     assert np.bincount(train.labels).min() > 120
-    assert train.splits() == ["train", "test"]
+    assert train.splits == ["train", "test"]
     assert train.fingerprint == open_source("digits#train").fingerprint != test.fingerprint
     from sklearn.datasets import load_digits
 
@@ -108,7 +108,7 @@ def test_folder_splits(tmp_path: Path, other: str) -> None:
     test = open_source(f"folder:{tmp_path}#test")
     assert train.split == "train"
     assert test.split == "test"
-    assert train.splits() == test.splits() == ["train", "test"]
+    assert train.splits == test.splits == ["train", "test"]
     assert train.class_names == test.class_names == ["ant", "bee", "cat"]
     assert labels_of(test) == [1, 2]
     with pytest.raises(UserError, match="'val'"):
@@ -144,7 +144,7 @@ def test_class_named_train(tmp_path: Path) -> None:
     ):
         open_source(f"folder:{tmp_path}")
     (tmp_path / "aeroplane" / "1.png").unlink()
-    assert open_source(f"folder:{tmp_path}").splits() == ["train", "test"]
+    assert open_source(f"folder:{tmp_path}").splits == ["train", "test"]
 
 
 @pytest.mark.parametrize("name", ["voc", "parquet", "hf", "webdataset", "folder"])
@@ -170,7 +170,7 @@ def test_parquet_folder(tmp_path: Path, layout: tuple[str, str]) -> None:
     write_parquet(tmp_path / layout[1], [6], [0], ["ant", "bee"])
     train = open_source(f"parquet:{tmp_path}", "train")
     test = open_source(f"parquet:{tmp_path}", "test")
-    assert train.splits() == ["train", "test"]
+    assert train.splits == ["train", "test"]
     assert train.class_names == ["ant", "bee"]
     assert labels_of(train) == [1, 0, 1]
     assert train.paths == ["3.png", "4.png", "5.png"]

@@ -14,7 +14,7 @@ import pytest
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.sources import limits
+from hexa.data.sources import decode as decoding
 from hexa.data.sources.decode import DecodeError
 from tests.data.image_files import bitmap
 from tests.data.sources.looks import labels_of
@@ -45,7 +45,7 @@ def test_parquet_split_byte_limit(tmp_path: Path) -> None:
 def test_parquet_oversized_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of more bytes than an image may have is unreadable."""
     source = open_source(f"parquet:{bomb(tmp_path / 'train.parquet', 1, 2)}")
-    monkeypatch.setattr(limits, "MOST_BYTES", 1_000_000)
+    monkeypatch.setattr(decoding, "MOST_BYTES", 1_000_000)
     with pytest.raises(
         DecodeError, match=r"the file has 1,048,576 bytes; an image may have at most 1,000,000"
     ):

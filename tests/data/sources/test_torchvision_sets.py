@@ -94,6 +94,6 @@ def test_torchvision_files_and_labels(tmp_path: Path, name: str) -> None:
 def test_caltech101_split(tmp_path: Path) -> None:
     caltech101(tmp_path)
     source = open_source(f"caltech101:{tmp_path}")
-    assert source.splits() == ["train"]
+    assert source.splits == ["train"]
     assert labels_of(source) == [0, 1]
     assert source.decode(1).shape == (3, 5, 6)

@@ -38,7 +38,7 @@ def test_voc_labels(tmp_path: Path) -> None:
     assert labels_of(source) == [[1, -1], [-1, 1], [0, 1]]
     assert source.classes is None
     assert source.split == "train"
-    assert source.splits() == ["train", "test", "trainval"]
+    assert source.splits == ["train", "test", "trainval"]
     assert source.paths[0] == "JPEGImages/trainval0.jpg"
     assert source.decode(0).shape == (3, 8, 12)
     assert open_source(f"voc:{kit(tmp_path / 'b')}", "test").paths[0] == "JPEGImages/test0.jpg"

@@ -55,7 +55,7 @@ def test_webdataset_positions_and_splits(tmp_path: Path, label: str) -> None:
     shard(tmp_path / "val-0000.tar", 10, 2, label)
     source = open_source(f"webdataset:{tmp_path}")
     assert source.split == "train"
-    assert source.splits() == ["train", "test"]
+    assert source.splits == ["train", "test"]
     assert len(source) == 6
     assert labels_of(source) == [0, 1, 2, 3, 4, 0]
     assert source.paths[3] == "train-0001.tar/part/0003.png"
@@ -72,7 +72,7 @@ def test_unlabelled_webdataset(tmp_path: Path) -> None:
     shard(tmp_path / "a.tar", 0, label=None)
     source = open_source(f"webdataset:{tmp_path}")
     assert source.labels is None
-    assert source.splits() == ["train"]
+    assert source.splits == ["train"]
 
 
 @pytest.mark.parametrize("second", ["b.jpg", "b.PNG"])

@@ -11,9 +11,9 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as reference
 
+from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.views import making as made_by
 from hexa.data.views.config import Crops, ViewsConfig
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
 from hexa.ops import operations as randaugment
 from hexa.ops.photometric import ORDERS

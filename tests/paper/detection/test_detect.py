@@ -15,7 +15,7 @@ from PIL import Image
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocol import Task
 from hexa.nn.branch_norm import convert
-from hexa.runtime.progress import Progress
+from hexa.runtime.console import Progress
 from hexa.runtime.signals import Interrupted
 from hexa.weights.pretrained import load_backbone
 from hexa_paper.detection import scoring

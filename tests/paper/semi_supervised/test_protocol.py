@@ -49,19 +49,9 @@ def test_learner_commands(learner: str, tmp_path: Path, says: Says) -> None:
     weights = tmp_path / "b.safetensors"
     out = tmp_path / "r.json"
     save_backbone(random_backbone(SMALL, 8), weights)
-    given = [
-        "evaluate",
-        "semi-supervised",
-        weights,
-        "--data",
-        "digits",
-        "--learner",
-        learner,
-        "--labels",
-        "20",
-    ]
-    given += ["--steps", "2", "--labelled_batch", "4", "--hard", "adversarial,cutmix", "--out", out]
-    said = says(*given, "--device", "cpu", "--num-workers", "0").out
+    how = f"--learner {learner} --labels 20 --steps 2 --labelled_batch 4 --hard adversarial,cutmix"
+    how += f" --out {out} --device cpu --num-workers 0"
+    said = says(f"evaluate semi-supervised {weights} --data digits {how}").out
     assert (
         f"semi-supervised/{learner}-20-labels-2steps-labelled_batch=4-adversarial-cutmix on digits: top1"
         in said

@@ -9,16 +9,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from hexa.config import ConfigError
+from hexa.config import field_error
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
-from hexa.data.loading.evaluation_stream import evaluation_stream
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_stream
 from hexa.data.loading.side_stream import SideStream
+from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Source
-from hexa.data.views.evaluation import EvaluationTransform
 from hexa.data.views.making import Views
-from hexa.ops.photometric import to_device, unit
 from hexa.runtime import processes
+from hexa.runtime.precision import to_device
 from hexa.runtime.random import Stream
 
 #: Default limit in bytes for images that are kept on the device.
@@ -29,18 +29,14 @@ def check_batch_size(batch: int, images: int, data: str) -> None:
     """Raise ConfigError if the global batch exceeds the number of images, or is not divisible by the processes."""
     world = processes.world_size()
     if batch > images:
-        raise ConfigError(
-            [
-                (
-                    "batch_size",
-                    f"{batch} is more than the {images} images of {data}; use at most {images}",
-                )
-            ]
+        raise field_error(
+            "batch_size",
+            f"{batch} is more than the {images} images of {data}; use at most {images}",
         )
     if batch % world:
         fits = max(1, batch // world) * world
-        raise ConfigError(
-            [("batch_size", f"{batch} is not divisible by {world} processes; use {fits}")]
+        raise field_error(
+            "batch_size", f"{batch} is not divisible by {world} processes; use {fits}"
         )
 
 
@@ -196,10 +192,10 @@ class PretrainLoader:
 
 
 class EpochPasses:
-    """Passes over the data of a PretrainLoader outside of training: `hexa.core.Passes`.
+    """Passes over the data of a PretrainLoader before the first step of an epoch: `hexa.core.Passes`.
 
-    labels: classes of all images, int64 [N] on the CPU, or None. stream: random stream for the method; it differs from
-    the streams of the passes and of training steps.
+    prepare: function that is applied to each batch of a pass. labels: classes of all images, int64 [N] on the CPU, or
+    None. stream: random stream for the method; it differs from the streams of the passes and of training steps.
     """
 
     def __init__(

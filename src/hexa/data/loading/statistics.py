@@ -9,10 +9,8 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data.loading.store import available_cores
-from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.pil import quiet
+from hexa.data.sources.decode import DecodeError, quiet, unit
 from hexa.data.sources.source import Source
-from hexa.ops.photometric import unit
 
 #: Number of measured images, evenly spread over the source.
 _IMAGES = 2048
@@ -44,8 +42,9 @@ def measured(source: Source) -> Statistics:
         found = list(pool.map(moments, positions))
     read = [moment for moment in found if isinstance(moment, Tensor)]
     if not read:
-        problem = f"none of {count} images can be read, e.g. {found[-1]}"
-        raise UserError(f"data '{source.title}': {problem}")
+        raise UserError(
+            f"data '{source.title}': none of {count} images can be read, e.g. {found[-1]}"
+        )
     mean, square = torch.stack(read).mean(0)
     std = (square - mean.square()).clamp(min=0).sqrt()
     return _rounded(mean), _rounded(std)

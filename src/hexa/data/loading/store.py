@@ -12,11 +12,9 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, some
-from hexa.data.sources.decode import DecodeError
-from hexa.data.sources.pil import quiet
+from hexa.data.sources.decode import DecodeError, quiet, unit
 from hexa.data.sources.source import ArraySource, Source
-from hexa.ops.photometric import unit
-from hexa.runtime.cores import usable_cores
+from hexa.runtime.resources import usable_cores
 
 Value = TypeVar("Value")
 _BLOCK = 256
@@ -115,8 +113,9 @@ def readable(
         except DecodeError as error:
             problems.append((position, str(error)))
             first = first or f"{source.paths[position]}: {error}"
-    many = f"{tried} images in a row cannot be read"
-    raise UnreadableImages(f"data '{source.name}': {many}, the first is {first}")
+    raise UnreadableImages(
+        f"data '{source.name}': {tried} images in a row cannot be read, the first is {first}"
+    )
 
 
 def check_problems(
@@ -130,10 +129,11 @@ def check_problems(
     count = len(problems)
     if count > (max(1.0, tolerance * len(source)) if tolerance > 0 else 0):
         listed = some(describe_problems(source, problems, count), "; ")
-        many = f"{count} of {len(source)} images cannot be read, more than {100 * tolerance:g} %"
-        raised = f"raise --training.max_corrupt_share above {count / len(source):.2g}"
-        remedy = f"remove these images or, in training, {raised}"
-        raise UnreadableImages(f"data '{source.title}': {many}: {listed}; {remedy}")
+        raise UnreadableImages(
+            f"data '{source.title}': {count} of {len(source)} images cannot be read, more "
+            f"than {100 * tolerance:g} %: {listed}; remove these images or, in training, "
+            f"raise --training.max_corrupt_share above {count / len(source):.2g}"
+        )
 
 
 def describe_problems(source: Source, problems: Mapping[int, str], most: int = 1000) -> list[str]:

@@ -24,10 +24,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from hexa.config import UserError, reason
 from hexa.data.loading.store import available_cores, readable
-from hexa.data.sources.pil import quiet
+from hexa.data.sources.decode import quiet, unit
 from hexa.data.sources.source import Source
-from hexa.ops.photometric import unit
-from hexa.runtime.output import say
+from hexa.runtime.console import say
 from hexa.runtime.random import Stream
 from hexa.runtime.signals import Impatient, Interrupts, stops
 
@@ -172,10 +171,10 @@ class Items(Iterator[Any]):
         try:
             context.Lock()  # creates a file in /dev/shm, which may be read-only or missing
         except OSError as error:
-            problem = (
-                f"worker processes cannot start ({reason(error)}; in a container, check /dev/shm)"
+            say(
+                f"worker processes cannot start ({reason(error)}; in a container, check "
+                "/dev/shm); this process decodes the images, more slowly"
             )
-            say(f"{problem}; this process decodes the images, more slowly")
             return
         loader: Any = DataLoader(
             _Guarded(dataset),
@@ -217,10 +216,11 @@ class Items(Iterator[Any]):
             died = "DataLoader worker" in said if isinstance(error, RuntimeError) else not here
             if not died or said.startswith("Caught "):  # an error of the data set itself
                 raise
-            fewer = "use no workers (--training.num_workers 0 or --num-workers 0)"
-            more = "give the machine more memory (a container: docker run --shm-size=2g)"
-            ended = f"a worker process that decodes images ended ({said})"
-            raise WorkerEnded(f"{ended}; {fewer}, or {more}") from None
+            raise WorkerEnded(
+                f"a worker process that decodes images ended ({said}); use no workers "
+                "(--training.num_workers 0 or --num-workers 0), or give the machine more "
+                "memory (a container: docker run --shm-size=2g)"
+            ) from None
         finally:
             Interrupts.waits = False
         if isinstance(item, UserError):
@@ -277,8 +277,10 @@ def _reduced(tensor: Tensor) -> tuple[Any, ...]:
 
 @functools.cache
 def _note_pipe() -> None:
-    slow = "shared memory (/dev/shm) is full, so workers hand images over more slowly"
-    say(f"{slow}; for a container, use docker run --shm-size=2g")
+    say(
+        "shared memory (/dev/shm) is full, so workers hand images over more slowly; for a "
+        "container, use docker run --shm-size=2g"
+    )
 
 
 def _from_pipe(values: NDArray[Any]) -> Tensor:

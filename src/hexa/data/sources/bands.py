@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from hexa.data.sources import pil
-from hexa.data.sources.kinds import kind_of
-from hexa.data.sources.limits import DecodeError, check_page, check_size
+from hexa.data.sources.decode import DecodeError, check_bytes, check_size, kind_of
 
 Pixels = NDArray[Any]
 #: Position of the bit depth in a PNG, and the depth of 16 bits.
@@ -24,6 +24,10 @@ _SIXTEEN = b"\x10"
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 #: TIFF tag.
 _BITS_PER_SAMPLE = 258
+#: Accepted TIFF compressions: none, LZW, PackBits, and the two codes for deflate.
+_COMPRESSIONS = (1, 5, 32773, 8, 32946)
+#: TIFF codes for deflate, which can unpack a few bytes to gigabytes.
+_DEFLATE = (8, 32946)
 
 
 def deep(data: bytes, max_pixels: int) -> Pixels | None:
@@ -86,9 +90,41 @@ def read_tiff(data: bytes, max_pixels: int, channels: int) -> Pixels:
         else:
             check(first.samplesperpixel, channels)
         for page in pages:
-            check_page(page, data, max_pixels, channels)
+            _check_page(page, data, max_pixels, channels)
         arrays = [page.asarray(maxworkers=1) for page in pages]
     if len(arrays) > 1:
         return np.stack(arrays, 2)
     is_by_band = first.planarconfig == 2 and first.samplesperpixel > 1
     return np.moveaxis(arrays[0], 0, 2) if is_by_band else arrays[0]
+
+
+def _check_page(page: Any, data: bytes, max_pixels: int, channels: int) -> None:
+    """Raise DecodeError for a page of a TIFF that is truncated, too large or in an unsupported layout."""
+    bands = page.samplesperpixel
+    if page.imagedepth != 1 or page.compression not in _COMPRESSIONS or page.dtype is None:
+        compression = int(page.compression)
+        raise DecodeError(
+            f"a TIFF with {bands} bands, depth {page.imagedepth}, compression {compression}, type "
+            f"{page.dtype}; expected {channels} bands, uncompressed or compressed by LZW, deflate "
+            "or PackBits"
+        )
+    high = min(page.rowsperstrip, page.imagelength)
+    wide = page.imagewidth
+    if page.is_tiled:
+        high = page.tilelength
+        wide = page.tilewidth
+    check_size(page.imagelength, page.imagewidth, max_pixels)
+    check_size(high, wide, max_pixels)
+    pixels = page.imagelength * page.imagewidth
+    check_bytes(pixels * page.dtype.itemsize * max(bands, channels))
+    parts = min(len(page.dataoffsets), len(page.databytecounts))
+    if parts < math.prod(page.chunked):  # missing parts would be black
+        raise DecodeError("the TIFF is truncated: strips or tiles are missing")
+    largest = high * wide * bands * page.dtype.itemsize
+    for offset, count in zip(page.dataoffsets, page.databytecounts, strict=True):
+        if not 0 < count <= len(data) - offset:
+            raise DecodeError("the TIFF is truncated")
+        if page.compression in _DEFLATE:
+            part = data[offset : offset + count]
+            if len(zlib.decompressobj().decompress(part, largest + 1)) > largest:
+                raise DecodeError("a strip or tile of the TIFF unpacks to more pixels than it has")

@@ -1,33 +1,76 @@
-"""Decodes an image file of any format, colour mode, depth and orientation to an upright tensor."""
+"""Reads an image file within bounds of size and work, and decodes it to an upright tensor.
+
+A plain JPEG is decoded here, by torchvision; `hexa.data.sources.formats` decodes all other images.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import io
-from contextlib import suppress
-from typing import Any
+import os
+import re
+import stat
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.data.sources import bands, pil
-from hexa.data.sources.kinds import kind_of
-from hexa.data.sources.limits import MAX_IMAGE_PIXELS, DecodeError, check_jpeg
+from hexa.runtime.parsing import read_resource
 
 try:  # torchvision 0.29 announces the removal of these functions; without them, PIL decodes up to three times slower
     from torchvision.io import ImageReadMode, decode_image
 except ImportError:
     decode_image = None
 
-__all__ = ["MAX_IMAGE_PIXELS", "DecodeError", "decode", "largest"]
+#: Images with more pixels are refused by their header. At this number, PIL warns of "decompression bombs" (kilobytes
+#: that unpack to gigabytes), but it refuses only images of twice the number.
+MAX_IMAGE_PIXELS = 89_478_485
+#: Maximum size of a file in bytes; photographs are a thousand times smaller.
+MOST_BYTES = 1 << 30
+#: Maximum of pixels × scans of a JPEG, a few seconds of work; usual files have at most ten scans.
+_MOST_SCANNED = 10**10
+#: Minimum size of a scan of a JPEG, in bytes.
+_SCAN_BYTES = 10
+_TABLE = read_resource("hexa.data.sources", "kinds.yaml")
+#: Number of bytes at the beginning of a file that `kind_of` needs.
+HEAD = 256
+#: Suffixes of images: a file with such a suffix is an image, possibly a broken one. Other files are opened.
+EXTENSIONS = frozenset(_TABLE["images"])
+#: Formats that need an extra: name of the extra, and module that reads the format.
+EXTRAS: dict[str, list[str]] = _TABLE["extras"]
+#: All formats, for messages.
+ALL: tuple[str, ...] = (*_TABLE["beginnings"], *_TABLE["brands"])
+#: Maximum length of a suffix.
+_LONGEST_SUFFIX = 16
+_BEGINNINGS = [f"({one})".encode() for one in _TABLE["beginnings"].values()]
+#: Formats with up to 16 bits, for `largest`.
+_DEEP = ("NPY", "TIFF", "PNG")
+_ANY = re.compile(b"|".join(_BEGINNINGS), re.DOTALL)
 
-Pixels = NDArray[Any]
-#: Largest value of 16 bits.
-_MOST = 65535
+
+class DecodeError(Exception):
+    """An unreadable image; the message is one line."""
+
+
+def read(path: str | Path, first: int = -1) -> bytes:
+    """Return the contents of a file, or its `first` bytes. Raises DecodeError for an unreadable file."""
+    try:
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode):  # reading a pipe or a device may never end
+            raise DecodeError("not a regular file")
+        if first < 0:
+            check_bytes(status.st_size)
+        with open(path, "rb") as file:
+            return file.read(first)
+    except (OSError, ValueError) as error:  # ValueError: an impossible file name
+        raise DecodeError(getattr(error, "strerror", None) or str(error)) from None
 
 
 def decode(
@@ -49,133 +92,145 @@ def decode(
     Raises DecodeError for unreadable bytes, a wrong number of bands, and more than `max_pixels` pixels; UserError if
     tifffile is missing.
     """
-    kind = kind_of(data)
     try:
-        if kind == "NPY":
-            return _tensor(_white(bands.read_npy(data, max_pixels), max_value), channels)
-        if channels == 3:
-            return _rgb(data, max_pixels, max_value, shrink)
-        if channels > 1 and kind == "TIFF":
-            values = bands.read_tiff(data, max_pixels, channels)
-            return _tensor(_white(values, max_value), channels)
-        image = pil.upright(data, max_pixels)
-        if channels == 1 and image.mode not in ("L", "F") and not image.mode.startswith("I"):
-            image = _to_rgb(image).convert("L")
-        return _tensor(_in_range(_white(np.asarray(image), max_value)), channels)
+        if channels == 3 and shrink == 1:
+            image = _plain_jpeg(data, max_pixels)
+            if image is not None:
+                return image
+        from hexa.data.sources import formats  # plain JPEGs need none of it
+
+        return formats.decode(data, max_pixels, channels, max_value, shrink)
     except (DecodeError, UserError):
         raise
     except Exception as error:  # parsers raise all sorts of exceptions on damaged bytes
         raise DecodeError(" ".join(str(error).split()) or type(error).__name__) from None
 
 
-def _rgb(data: bytes, max_pixels: int, max_value: int | None, shrink: int) -> Tensor:
-    """Return the image as uint8 RGB [3, H, W]. JPEGs are decoded 1.5 to 3 times faster than by PIL, with equal pixels."""
-    deep = None if max_value is None else bands.deep(data, max_pixels)
-    if deep is not None:
-        image = Image.fromarray(np.squeeze(_eight_bits(_white(deep, max_value))))
-        pil.turn(image, like=pil.opened(data, max_pixels))
-        return _rgb_of(image)
-    if decode_image is not None and shrink == 1 and _is_plain_jpeg(data, max_pixels):
-        raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        with suppress(Exception):  # PIL gives a better message
-            found: Tensor = decode_image(
-                raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True
-            )
-            return found.expand(3, -1, -1).contiguous()
-    return _rgb_of(pil.upright(data, max_pixels, shrink))
+def _plain_jpeg(data: bytes, max_pixels: int) -> Tensor | None:
+    """Return a JPEG in grey or colour as uint8 RGB [3, H, W], 1.5 to 3 times faster than by PIL, with equal pixels.
 
-
-def _is_plain_jpeg(data: bytes, max_pixels: int) -> bool:
-    """True for a JPEG in grey or colour. Raises DecodeError for more than `max_pixels` pixels."""
-    if kind_of(data) != "JPEG":
-        return False
-    try:
-        image = JpegImageFile(io.BytesIO(data))
-    except Exception:  # PIL reports the problem later
-        return False
-    check_jpeg(data, image, max_pixels)
-    return image.mode in ("L", "RGB")
-
-
-def _rgb_of(image: Image.Image) -> Tensor:
-    """Return a PIL image as uint8 [3, H, W]."""
-    if image.mode.startswith("I") or image.mode == "F":
-        image = Image.fromarray(_eight_bits(np.asarray(image)))
-    if image.mode == "L" and "transparency" not in image.info:
-        return torch.from_numpy(np.array(image)).expand(3, -1, -1).contiguous()
-    return torch.from_numpy(np.array(_to_rgb(image))).permute(2, 0, 1)
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Return a PIL image with at most 8 bits per channel as RGB."""
-    if image.mode == "RGB":
-        return image
-    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        layer = image.convert("RGBA")
-        white = Image.new("RGBA", layer.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, layer).convert("RGB")
-    return image.convert("RGB")
-
-
-def _eight_bits(values: Pixels) -> Pixels:
-    """Convert 16-bit, 32-bit or float values to uint8."""
-    values = _in_range(values)
-    most = 1.0 if values.dtype.kind == "f" else _MOST
-    return (values / most * 255).round().astype(np.uint8)
-
-
-def _in_range(values: Pixels) -> Pixels:
-    """Convert values to uint8, uint16 or float32 in [0, 1]. Raises DecodeError for values out of range.
-
-    The scale depends on the type alone, so that it is equal for all images of a data set. PIL reads some 16-bit files as
-    int32.
+    None for other and for damaged images. Raises DecodeError for an image of too much work.
     """
-    is_float = values.dtype.kind == "f"
-    if not is_float and values.dtype != np.int32:
-        return values
-    most = 1 if is_float else _MOST
-    low = float(values.min())
-    high = float(values.max())
-    if not (low >= 0 and high <= most):  # also true of nan
-        kind = "floats" if is_float else "32-bit integers"
-        raise DecodeError(
-            f"{kind} range from {low:g} to {high:g}; give values from 0 to {most}, or SOURCE,max_value=N"
-        )
-    return values.astype(np.float32 if is_float else np.uint16, copy=False)
+    if decode_image is None or kind_of(data) != "JPEG":
+        return None
+    try:
+        header = JpegImageFile(io.BytesIO(data))
+    except Exception:  # PIL reports the problem later
+        return None
+    check_jpeg(data, header, max_pixels)
+    if header.mode not in ("L", "RGB"):
+        return None
+    raw = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    with suppress(Exception):  # PIL gives a better message
+        image: Tensor = decode_image(raw, mode=ImageReadMode.UNCHANGED, apply_exif_orientation=True)
+        return image.expand(3, -1, -1).contiguous()
+    return None
 
 
-def _white(values: Pixels, max_value: int | None) -> Pixels:
-    """Scale values of more than 8 bits from [0, max_value] to uint16. Raises DecodeError for values out of range."""
-    if max_value is None or values.dtype == np.uint8:
-        return values
-    low = float(values.min())
-    high = float(values.max())
-    if not (low >= 0 and high <= max_value):  # also true of nan
-        raise DecodeError(f"values range from {low:g} to {high:g}, beyond max_value={max_value}")
-    return np.round(values.astype(np.float64) * (_MOST / max_value)).astype(np.uint16)
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the warnings of decoders (odd metadata, large images, deprecations) in the whole process.
+
+    A change of filters costs time, so use this context around passes over many images, not around a single image.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"(PIL|torchvision\.io)\b")
+        yield
 
 
-def _tensor(values: Pixels, channels: int) -> Tensor:
-    """Return values [H, W] or [H, W, C] as a tensor [channels, H, W]. Raises DecodeError for other types or channels."""
-    values = values[:, :, None] if values.ndim == 2 else values
-    if values.shape[2] != 1 or channels != 3:  # grey is repeated
-        hint = "; bands come last, [H, W, C]" if len(values) == channels else ""
-        bands.check(values.shape[2], channels, hint)
-    if values.dtype.kind == "f":
-        values = _in_range(values)
-    elif values.dtype.kind != "u" or values.dtype.itemsize > 2:
-        raise DecodeError(
-            f"pixels have type {values.dtype}; expected uint8, uint16, or floats between 0 and 1"
-        )
-    native = np.array(values.transpose(2, 0, 1), values.dtype.newbyteorder("="), order="C")
-    return torch.from_numpy(native).expand(channels, -1, -1).contiguous()
+def kind_of(data: bytes) -> str | None:
+    """Return the format of an image that begins with `data`, such as "JPEG"; None for other files."""
+    found = _ANY.match(data)
+    if found is not None:
+        return ALL[(found.lastindex or 1) - 1]
+    if data[4:8] == b"ftyp":
+        return _media_kind(data)
+    return None
+
+
+def _media_kind(data: bytes) -> str | None:
+    """Return the format of an ISO media file by its brands, which are four bytes each."""
+    end = min(int.from_bytes(data[:4], "big"), HEAD)
+    brands = {data[at : at + 4].decode("latin-1") for at in (8, *range(16, end, 4))}
+    return next((kind for kind, names in _TABLE["brands"].items() if brands & {*names}), None)
+
+
+@functools.cache
+def missing_extra(kind: str) -> str | None:
+    """Return the command that installs the reader of a format; None if the reader is installed."""
+    if kind not in EXTRAS:
+        return None
+    from hexa.runtime.packages import install_extra
+
+    extra, module = EXTRAS[kind]
+    return None if importlib.util.find_spec(module) else install_extra(extra)
+
+
+def why_left_out(name: str, read_first: Callable[[int], bytes]) -> str | None:
+    """Return None for an image; for any other file, its kind, such as its suffix, with a remedy if there is one.
+
+    The content decides, unless the suffix is in `EXTENSIONS` or is a text suffix, because opening a million files takes
+    minutes. read_first: number of bytes -> beginning of the file; may raise DecodeError.
+    """
+    suffix = os.path.splitext(name)[1].lower()
+    if suffix in EXTENSIONS:
+        return None
+    if suffix in _TABLE["texts"]:
+        return suffix
+    if not 1 < len(suffix) <= _LONGEST_SUFFIX:
+        suffix = ""
+    try:
+        kind = kind_of(read_first(HEAD))
+    except DecodeError:
+        return "unreadable"
+    if kind is None or (kind == "TIFF" and suffix in _TABLE["raw"]):
+        return suffix or "without suffix"
+    command = missing_extra(kind)
+    return None if command is None else f"{suffix or kind} ({command})"
 
 
 def largest(data: bytes, max_pixels: int = MAX_IMAGE_PIXELS) -> int:
     """Return the largest value of a 16-bit image; 0 for other and for damaged images."""
     with suppress(Exception):  # as in `decode`
-        is_npy = kind_of(data) == "NPY"
-        values = bands.read_npy(data, max_pixels) if is_npy else bands.deep(data, max_pixels)
-        if values is not None and values.dtype.kind in "ui" and values.dtype.itemsize > 1:
-            return int(values.max())
+        if kind_of(data) in _DEEP:
+            from hexa.data.sources import formats
+
+            return formats.largest(data, max_pixels)
     return 0
+
+
+def unit(images: Tensor) -> Tensor:
+    """Pixels as float32 in [0, 1]: x / 255 for uint8, x / 65535 for uint16, x for floats."""
+    if images.is_floating_point():
+        return images.float()
+    return images.float().div_(255 if images.dtype == torch.uint8 else 65535)
+
+
+def check_bytes(size: int) -> None:
+    """Raise DecodeError for a file with too many bytes."""
+    if size > MOST_BYTES:
+        raise DecodeError(f"the file has {size:,} bytes; an image may have at most {MOST_BYTES:,}")
+
+
+def check_size(height: int, width: int, max_pixels: int) -> str:
+    """Return the size in words. Raises DecodeError for an image without pixels, or with more than `max_pixels`."""
+    size = f"{width} × {height} pixels"
+    if height * width < 1:
+        raise DecodeError(f"the image has {size}")
+    if height * width > max_pixels:
+        raise DecodeError(f"{size}, more than the limit of {max_pixels:,} (max_image_pixels)")
+    return size
+
+
+def check_jpeg(data: bytes, image: JpegImageFile, max_pixels: int) -> None:
+    """Raise DecodeError for a JPEG with too many pixels, or with scans that take minutes to decode."""
+    size = check_size(image.height, image.width, max_pixels)
+    pixels = image.height * image.width
+    # a scan has few bytes but covers all pixels, so that a megabyte can take half an hour
+    if pixels * len(data) > _SCAN_BYTES * _MOST_SCANNED:
+        content = np.frombuffer(data, dtype=np.uint8)
+        scans = np.count_nonzero((content[:-1] == 0xFF) & (content[1:] == 0xDA))
+        if pixels * scans > _MOST_SCANNED:
+            raise DecodeError(
+                f"a JPEG of {size} in {scans:,} scans, which would take minutes to decode"
+            )

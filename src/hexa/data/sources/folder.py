@@ -13,8 +13,7 @@ from typing import Literal
 import numpy as np
 
 from hexa.config import UserError, some
-from hexa.data.sources import kinds
-from hexa.data.sources.limits import read
+from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import Labels, Source
 from hexa.data.sources.splits import SPLIT_NAMES, by_split
 from hexa.runtime import paths
@@ -40,7 +39,7 @@ class FolderSource(Source):
         self.left_out = Counter()
         self.paths = sorted(_image_files(self.root, self.left_out, inside))
         where = f"{self.root} or its sub-folders"
-        self._check_not_empty(where, f"; hexa reads {', '.join(kinds.ALL)}")
+        self._check_not_empty(where, f"; hexa reads {', '.join(decoding.ALL)}")
         self._identify()
         tops = [paths.composed(path.split("/")[0]) for path in self.paths if "/" in path]
         classes = set(tops)
@@ -113,7 +112,7 @@ def _image_files(root: Path, left_out: Counter[str], inside: paths.Inside) -> It
                 elif kind == "other":
                     left_out["special"] += 1
                 else:
-                    reason = kinds.why_left_out(entry.name, partial(read, entry.path))
+                    reason = decoding.why_left_out(entry.name, partial(decoding.read, entry.path))
                     if reason is not None:
                         left_out[reason] += 1
                         continue

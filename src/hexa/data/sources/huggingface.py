@@ -15,15 +15,14 @@ import yaml
 
 from hexa.config import UserError, nearest, some
 from hexa.data.sources import labels
-from hexa.data.sources.fingerprint import digest, sample
-from hexa.data.sources.limits import read
+from hexa.data.sources.decode import read
 from hexa.data.sources.parquet import ArrowSource, unpacked
-from hexa.data.sources.source import reported
+from hexa.data.sources.source import digest, reported, sample
 from hexa.data.sources.splits import by_split
 from hexa.runtime import parsing
-from hexa.runtime.memory import usable_memory
 from hexa.runtime.packages import import_extra
 from hexa.runtime.paths import Inside, location
+from hexa.runtime.resources import usable_memory
 
 #: Files of `save_to_disk`: the list of splits, and the state of one split.
 _SPLITS = "dataset_dict.json"

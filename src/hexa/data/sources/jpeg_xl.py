@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from hexa.data.sources.limits import DecodeError
+from hexa.data.sources.decode import DecodeError
 
 _CODESTREAM = b"\xff\x0a"
 #: Maximum number of boxes before the codestream in a container.

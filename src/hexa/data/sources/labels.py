@@ -60,9 +60,7 @@ def of_values(values: Sequence[object]) -> Any:
         raise NotClasses(" and ".join(sorted(kind.__name__ for kind in kinds))) from None
 
 
-def numbered(
-    columns: Iterable[Any], others: Iterable[Any] = ()
-) -> tuple[Numbers, list[str] | None]:
+def numbered(columns: Iterable[Any], others: Iterable[Any]) -> tuple[Numbers, list[str] | None]:
     """Return the class numbers of labels that are not null, and the class names; None for integers.
 
     Integers are unchanged, False and True become 0 and 1, and text is numbered in sorted order. columns: Arrow arrays of

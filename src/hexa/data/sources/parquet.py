@@ -14,14 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from hexa.config import UserError, nearest, some
-from hexa.data.sources import limits
-from hexa.data.sources.fingerprint import digest, sample
-from hexa.data.sources.kinds import kind_of
+from hexa.data.sources import decode as decoding
 from hexa.data.sources.labels import column_of
-from hexa.data.sources.source import Source, reported
+from hexa.data.sources.source import Source, digest, reported, sample
 from hexa.data.sources.splits import SPLIT_NAMES, files_by_prefix, files_by_split
-from hexa.runtime.memory import usable_memory
 from hexa.runtime.paths import Inside, location
+from hexa.runtime.resources import usable_memory
 
 #: Number of rows that are unpacked together.
 _ROWS = 16
@@ -51,8 +49,8 @@ class ArrowSource(Source):
     def encoded(self, index: int) -> bytes:
         data = self._bytes[index].as_py()
         if data is None:
-            raise limits.DecodeError("no bytes in this row")
-        limits.check_bytes(len(data))
+            raise decoding.DecodeError("no bytes in this row")
+        decoding.check_bytes(len(data))
         return bytes(data)
 
 
@@ -100,7 +98,12 @@ class ParquetSource(ArrowSource):
             with reported(f"data '{spec}': cannot read the {what}"):
                 self._number_labels(what, own, others, class_names(schema, label))
         size = sum(chunk.nbytes for chunk in self._bytes.chunks)
-        stamps = [str(_stamp(footer)) for footer in footers]
+        groups = [
+            [footer.row_group(number) for number in range(footer.num_row_groups)]
+            for footer in footers
+        ]
+        # rows and bytes of each row group
+        stamps = [str([(one.num_rows, one.total_byte_size) for one in group]) for group in groups]
         contents = itertools.chain(sample(len(self), self.encoded), [b"\0"])
         self.fingerprint = digest(
             str(len(self)), str(size), *stamps, samples=contents, separator=b""
@@ -129,7 +132,7 @@ class ParquetSource(ArrowSource):
         for row in itertools.islice(rows, _LOOKED_AT):
             value = row.column(0)[0].as_py()
             data = value.get("bytes") if isinstance(value, dict) else value
-            if data is not None and kind_of(data) is not None:
+            if data is not None and decoding.kind_of(data) is not None:
                 return True
         return False
 
@@ -182,12 +185,6 @@ def _names(chunk: Any) -> list[str | None]:
     at = chunk.type.get_field_index("path")
     is_text = at >= 0 and str(chunk.type[at].type) in ("string", "large_string")
     return chunk.field(at).to_pylist() if is_text else [None] * len(chunk)
-
-
-def _stamp(footer: Any) -> list[tuple[int, int]]:
-    """Return rows and bytes of each row group."""
-    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
-    return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
 def unpacked(

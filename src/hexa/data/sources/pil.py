@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import struct
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 from PIL import ExifTags, Image, ImageOps
@@ -22,8 +20,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from hexa.config import UserError
-from hexa.data.sources import kinds
-from hexa.data.sources.limits import DecodeError, check_jpeg, check_size, check_tiff
+from hexa.data.sources.decode import EXTRAS, DecodeError, check_jpeg, check_size, kind_of
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 #: Bit depth and colour type of PNGs in 8-bit grey and RGB.
@@ -41,25 +38,22 @@ _READERS: dict[str, type[ImageFile]] = {
     "PPM": PpmImageFile,
     "AVIF": AvifImageFile,
 }
+#: TIFF tags.
+_SAMPLES_PER_PIXEL = 277
+_PLANAR_CONFIGURATION = 284
+_TILE_WIDTH = 322
+_TILE_LENGTH = 323
+_SAMPLE_FORMAT = 339
+#: TIFF sample format of signed integers.
+_SIGNED = 2
 _ORIENTATION = ExifTags.Base.Orientation
 #: EXIF orientations with swapped height and width.
 _ON_SIDE = (5, 6, 7, 8)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the warnings of decoders (odd metadata, large images, deprecations) in the whole process.
-
-    A change of filters costs time, so use this context around passes over many images, not around a single image.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(PIL|torchvision\.io)\b")
-        yield
-
-
 def opened(data: bytes, max_pixels: int) -> ImageFile:
     """Open an image and read its header only; a JPEG XL image is decoded after a check of its size."""
-    kind = kinds.kind_of(data)
+    kind = kind_of(data)
     if kind is None:
         raise DecodeError("not an image in a known format" if data else "the file is empty")
     reader = _reader(kind)
@@ -86,7 +80,7 @@ def opened(data: bytes, max_pixels: int) -> ImageFile:
         check_jpeg(data, image, max_pixels)
     check_size(image.height, image.width, max_pixels)
     if isinstance(image, TiffImageFile):
-        check_tiff(image, max_pixels)
+        _check_tiff(image, max_pixels)
     return image
 
 
@@ -110,7 +104,7 @@ def turn(image: Image.Image, like: Image.Image | None = None) -> None:
 
 def jpeg_size(data: bytes) -> tuple[int, int] | None:
     """Return (H, W) of the upright JPEG, from its header alone; None for other files and broken headers."""
-    if kinds.kind_of(data) == "JPEG":
+    if kind_of(data) == "JPEG":
         with suppress(Exception):  # as in `decode`
             image = JpegImageFile(io.BytesIO(data))
             with suppress(Exception):  # damaged EXIF says nothing about the pixels
@@ -124,11 +118,11 @@ def _reader(kind: str) -> Any:
     """Return the class of PIL or of a plugin that reads a format."""
     if kind in _READERS:
         return _READERS[kind]
-    if kind not in kinds.EXTRAS:
+    if kind not in EXTRAS:
         raise DecodeError(f"{kind} files are not supported here; convert the file to PNG or TIFF")
     from hexa.runtime.packages import import_extra
 
-    extra, module = kinds.EXTRAS[kind]
+    extra, module = EXTRAS[kind]
     try:
         plugin: Any = import_extra(module, extra, kind)
     except UserError as error:
@@ -156,3 +150,24 @@ def _plain_png(data: bytes) -> bytes:
             parts.append(data[at : at + 12 + length])
         at += 12 + length
     return b"".join(parts)
+
+
+def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
+    """Raise DecodeError for a TIFF that PIL misreads: missing strips become black, signed numbers unsigned."""
+    tags = image.tag_v2
+    # PIL allocates whole tiles
+    check_size(tags.get(_TILE_LENGTH, 1), tags.get(_TILE_WIDTH, 1), max_pixels)
+    if image.mode == "L" and _SIGNED in (tags.get(_SAMPLE_FORMAT) or ()):
+        raise DecodeError(
+            "pixels have type int8; expected uint8, uint16, or floats between 0 and 1"
+        )
+    if (
+        image.tile and image.tile[0][0] == "raw"
+    ):  # in compressed files, libtiff reports missing strips
+        planes = tags.get(_SAMPLES_PER_PIXEL, 1) if tags.get(_PLANAR_CONFIGURATION) == 2 else 1
+        stored = 0
+        for tile in image.tile:
+            left, top, right, bottom = tile[1]  # type: ignore[misc]
+            stored += (right - left) * (bottom - top)
+        if stored < image.width * image.height * planes:
+            raise DecodeError("the TIFF is truncated: strips or tiles are missing")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -13,9 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hexa.config import UserError, reason, some
-from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest
-from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample, size_of
-from hexa.data.sources.limits import read
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest, read
 from hexa.data.sources.splits import choose_split
 from hexa.runtime.paths import composed
 from hexa.runtime.random import Stream
@@ -28,6 +27,8 @@ Part = TypeVar("Part")
 _MOST_CLASSES = 100_000
 #: Maximum number of kinds of left-out files in a message.
 _MOST_KINDS = 20
+#: Bytes of each sampled file in a fingerprint: all of a photograph, the beginning of a scan of gigabytes.
+SAMPLED_BYTES = 4 << 20
 #: Images whose largest value is looked for.
 _LOOKED_AT = 32
 #: A note warns about 16-bit images whose largest value is below this.
@@ -49,7 +50,8 @@ class Source:
     """Name of the source as given by the user, without the split."""
     split: str
     """Split, such as train or test."""
-    _splits: list[str]
+    splits: list[str]
+    """All splits of the source."""
     _home: str = ""
     """Folder of the image files, with a slash at the end; empty if images are not single files."""
     _read_from: Sequence[str | Path] = ()
@@ -152,7 +154,7 @@ class Source:
     @property
     def title(self) -> str:
         """Name of the source, with the split if there are several."""
-        return f"{self.name}#{self.split}" if len(self._splits) > 1 else self.name
+        return f"{self.name}#{self.split}" if len(self.splits) > 1 else self.name
 
     @property
     def classes(self) -> Labels | None:
@@ -165,10 +167,6 @@ class Source:
         facts = {"source": self.name, "split": self.split, "images": len(self)}
         part = {} if self.drawn is None else {"drawn": self.drawn._asdict()}
         return {**facts, "fingerprint": self.fingerprint, **part}
-
-    def splits(self) -> list[str]:
-        """Return all splits of the source."""
-        return self._splits
 
     def decode(self, index: int) -> Tensor:
         """Return image `index` as uint8 [3, H, W], or in another form of `decode`. Raises DecodeError."""
@@ -206,7 +204,7 @@ class Source:
     def _open_split(self, spec: str, split: str | None, parts: Mapping[str, Part]) -> Part:
         """Set name and split (default: the first split), and return the part. Raises UserError for an unknown split."""
         self.name = spec
-        self._splits = list(parts)
+        self.splits = list(parts)
         self.split = choose_split(spec, split, parts)
         return parts[self.split]
 
@@ -215,7 +213,7 @@ class Source:
         files = list(self.files())
         # over a network, reading the sizes of a million files takes minutes
         some_files = files[:: max(1, len(files) // 10_000)]
-        sizes = [size_of(file) for file in some_files]
+        sizes = [_size_of(file) for file in some_files]
         contents = sample(len(files), lambda row: read(files[row], SAMPLED_BYTES))
         self.fingerprint = digest(digest(*self.paths, *sizes, *parts), samples=contents)
 
@@ -223,7 +221,7 @@ class Source:
         self,
         what: str,
         columns: Iterable[Any],
-        others: Iterable[Any] = (),
+        others: Iterable[Any],
         class_names: list[str] | None = None,
     ) -> None:
         """Set labels and class names from Arrow arrays, or set `unfit_labels`.
@@ -281,7 +279,7 @@ class ArraySource(Source):
         self.images = images
         self.name = name
         self.split = split
-        self._splits = list(splits)
+        self.splits = list(splits)
         self.labels = labels
         self.class_names = class_names
         self.paths = [f"{name}/{split}/{number:06d}" for number in range(len(images))]
@@ -371,3 +369,37 @@ def reported(failure: str, remedy: str = "") -> Iterator[None]:
         raise UserError(
             f"{failure}: {reason(error, 300) or type(error).__name__}{remedy}"
         ) from None
+
+
+# -- fingerprints: digests of names, sizes and a sample of the contents ---------------------------
+
+
+def digest(*parts: bytes | str, samples: Iterable[bytes] = (), separator: bytes = b"\0") -> str:
+    """Return sixteen hexadecimal digits of the SHA-256 of these parts.
+
+    samples: further, large parts, one at a time in memory; each is followed by the separator.
+    """
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(part.encode(errors="surrogateescape") if isinstance(part, str) else part)
+        hashed.update(b"\0")
+    for content in samples:
+        hashed.update(content)
+        hashed.update(separator)
+    return hashed.hexdigest()[:16]
+
+
+def sample(count: int, read: Callable[[int], bytes]) -> Iterator[bytes]:
+    """Yield the contents of about a hundred of `count` images, evenly spread, for a fingerprint."""
+    for index in range(0, count, max(1, count // 100)):
+        try:
+            yield read(index)
+        except DecodeError as error:
+            yield str(error).encode(errors="replace")
+
+
+def _size_of(file: str | Path) -> str:
+    """Return the size of a file in bytes, as text."""
+    with suppress(OSError):
+        return str(os.path.getsize(file))
+    return "absent"

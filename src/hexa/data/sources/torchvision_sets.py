@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from hexa.config import UserError, reason
-from hexa.data.sources.limits import read
+from hexa.data.sources.decode import read
 from hexa.data.sources.source import ArraySource, Labels, Source, reported
 from hexa.data.sources.splits import choose_split
 from hexa.runtime.files import cache_folder

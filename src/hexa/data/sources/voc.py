@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from hexa.config import UserError, some
-from hexa.data.sources.limits import DecodeError, read
+from hexa.data.sources.decode import DecodeError, read
 from hexa.data.sources.source import Labels, Source
 from hexa.runtime.paths import Inside, location
 

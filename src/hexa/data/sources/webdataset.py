@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from hexa.config import UserError
-from hexa.data.sources import kinds, limits
-from hexa.data.sources.fingerprint import SAMPLED_BYTES, digest, sample
+from hexa.data.sources import decode as decoding
 from hexa.data.sources.labels import of_values
-from hexa.data.sources.source import Source, reported
+from hexa.data.sources.source import SAMPLED_BYTES, Source, digest, reported, sample
 from hexa.data.sources.splits import files_by_prefix, files_by_split
 from hexa.runtime.paths import Inside, location
 
@@ -89,17 +88,17 @@ class WebDatasetSource(Source):
             )
         return texts
 
-    def encoded(self, index: int, first: int = limits.MOST_BYTES) -> bytes:
+    def encoded(self, index: int, first: int = decoding.MOST_BYTES) -> bytes:
         shard, member = self._places[index]
         if member.problem is not None:
-            raise limits.DecodeError(member.problem)
-        limits.check_bytes(member.size)
+            raise decoding.DecodeError(member.problem)
+        decoding.check_bytes(member.size)
         try:
             with shard.open("rb") as file:
                 file.seek(member.offset)
                 return file.read(min(member.size, first))
         except OSError as error:
-            raise limits.DecodeError(error.strerror or str(error)) from None
+            raise decoding.DecodeError(error.strerror or str(error)) from None
 
 
 def _root(argument: str) -> Path:
@@ -193,7 +192,7 @@ def _index(
             key = f"{folder}/{stem}"
             whole = member.isreg() and member.sparse is None
             place = Member(member.name, member.offset_data, member.size)
-            if f".{kind.lower()}" in kinds.EXTENSIONS and not member.isdir():
+            if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
                 problem = None if whole else "stored in the tar file as a link or a sparse file"
                 images[key].append(place._replace(problem=problem))
             elif kind in ("cls", "json") and whole:
@@ -201,7 +200,7 @@ def _index(
                 if value is not None:
                     values[key] = value
             elif whole:
-                why = kinds.why_left_out(base, partial(_first, file, member))
+                why = decoding.why_left_out(base, partial(_first, file, member))
                 others[key].append((why, place))
     return images, others, values
 

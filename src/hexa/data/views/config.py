@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import pydantic
 
-from hexa.config import Config, ConfigError, nearest
+from hexa.config import Config, field_error, nearest
 from hexa.runtime.parsing import read_resource
 
 Range = tuple[float, float]
@@ -160,7 +160,7 @@ class ViewsConfig(Config):
         fields = {name: entry for name, entry in value.items() if name != "recipe"}
         name = value["recipe"]
         if name not in RECIPES:
-            raise _refused("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")
+            raise field_error("recipe", f"unknown recipe '{name}'; {nearest(str(name), RECIPES)}")
         before = RECIPES.get(fields.get("based_on", ""))
         if before is not None:
             usual = {key: field.default for key, field in cls.model_fields.items()} | before
@@ -174,33 +174,24 @@ class ViewsConfig(Config):
             }
         return {**RECIPES[name], **fields, "based_on": name}
 
-    @pydantic.field_validator("extra_crops", mode="before")
-    @classmethod
-    def _list_of_groups(cls, value: Any) -> Any:
-        if value is None:  # from `none` on the command line
-            return ()
-        is_list = isinstance(value, list | tuple)
-        if not is_list or not all(isinstance(group, dict | Crops) for group in value):
-            example = "[{count: 6, size: 96, scale: [0.05, 0.14]}]"
-            raise _refused("", f"must be a list of groups, for example {example}")
-        return value
-
     @pydantic.model_validator(mode="after")
     def _valid(self) -> ViewsConfig:
         if sorted(self.order) not in (sorted(_COLOURS), sorted((*_COLOURS, "randaugment"))):
             known = ", ".join(_COLOURS)
-            raise _refused("order", f"must name each of {known} once, and optionally randaugment")
+            raise field_error(
+                "order", f"must name each of {known} once, and optionally randaugment"
+            )
         if self.randaugment_ops and "randaugment" not in self.order:
-            example = f"for example [{', '.join(RECIPES['infomin']['order'])}]"
-            raise _refused("order", f"must contain randaugment for randaugment_ops, {example}")
+            raise field_error(
+                "order",
+                "must contain randaugment for randaugment_ops, for example "
+                f"[{', '.join(RECIPES['infomin']['order'])}]",
+            )
         if not LEAST_SIZE <= self.test_size <= MOST_SIZE:
-            problem = f"gives {self.test_size} pixels, not {LEAST_SIZE} to {MOST_SIZE}"
-            raise _refused("test_scale", problem)
+            raise field_error(
+                "test_scale", f"gives {self.test_size} pixels, not {LEAST_SIZE} to {MOST_SIZE}"
+            )
         return self
-
-
-def _refused(field: str, problem: str) -> ConfigError:
-    return ConfigError([(field, problem)])
 
 
 def _plain(value: Any) -> Any:

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hexa.data.sources.decode import decode
+from hexa.data.sources.decode import decode, unit
 from hexa.data.sources.pil import jpeg_size
 from hexa.data.sources.source import Source
 from hexa.data.views.making import Views
-from hexa.ops.photometric import unit
 
 #: A photograph is decoded at 1/2, 1/4 or 1/8 of its size if every crop still has this many pixels per view pixel. The
 #: error of the small size then stays below the error of the resizing.

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hexa.data.views.config import Group, ViewsConfig
 from hexa.ops import geometry, operations as randaugment, photometric
+from hexa.runtime.precision import to_device
 from hexa.runtime.random import Stream
 
 __all__ = ["Views", "ViewsConfig"]
@@ -76,7 +77,7 @@ class Views:
         flat = numbers.flatten(0, 1)
         boxes, turns = self.boxes(flat, height, width, group)
         numbers = torch.stack((*boxes, turns.flip.long(), turns.upside_down.long()))
-        packed = photometric.to_device(numbers, images.device)  # [6, count·B]
+        packed = to_device(numbers, images.device)  # [6, count·B]
         source = torch.arange(batch, device=images.device).repeat(count)
         scale = 1 / 255 if images.dtype == torch.uint8 else 1.0
         out = torch.empty((len(flat), channels, size, size), device=images.device)
@@ -200,7 +201,7 @@ class Views:
         low, high = self.config.blur_sigma
         radius = photometric.blur_radius(high, crops.shape[-1])
         if len(index) and radius:
-            sigma = photometric.to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
+            sigma = to_device(low + (high - low) * numbers[index, _SIGMA], crops.device)
             _apply_(crops, index, lambda some: photometric.gaussian_blur(some, sigma, radius))
 
     def _solarize(self, crops: Tensor, numbers: Tensor, group: Group) -> None:
@@ -221,6 +222,7 @@ def _uniforms(stream: Stream, rows: slice, shape: tuple[int, int]) -> Tensor:
     start = rows.start or 0
     first = start // _BLOCK * _BLOCK
     blocks = []
+    # a process may have no row of a last batch: then one block is empty
     for block in range(first, max(rows.stop, first + 1), _BLOCK):
         own = stream.child("rows", block) if block else stream
         count = min(_BLOCK, rows.stop - block)
@@ -235,7 +237,7 @@ def _chosen(numbers: Tensor, column: int, probability: float) -> Tensor:
 def _apply_(crops: Tensor, index: Tensor, operation: Callable[[Tensor], Tensor]) -> None:
     """Apply an operation in place to the crops at `index` (on the CPU)."""
     if len(index):
-        index = photometric.to_device(index, crops.device)
+        index = to_device(index, crops.device)
         crops.index_copy_(0, index, operation(crops.index_select(0, index)))
 
 

@@ -24,8 +24,9 @@ def opened(folder: Path, labels: NDArray[np.int64]) -> Arrays:
         try:
             arrays[name] = np.lib.format.open_memmap(folder / f"{name}.npy", mode="r")
         except (ValueError, OSError, EOFError) as error:
-            broken = f"official: {folder / name}.npy cannot be read ({error}); give the folder that CIFAR-10-C unpacks to"
-            raise UserError(broken) from None
+            raise UserError(
+                f"official: {folder / name}.npy cannot be read ({error}); give the folder that CIFAR-10-C unpacks to"
+            ) from None
     known = arrays.pop("labels")
     if not np.array_equal(known, np.tile(labels, NUM_SEVERITIES)):
         file = folder / "labels.npy"
@@ -34,8 +35,8 @@ def opened(folder: Path, labels: NDArray[np.int64]) -> Arrays:
         )
     for kind, images in arrays.items():
         if images.dtype != np.uint8 or images.ndim != 4 or images.shape[::3] != (len(known), 3):
-            expected = f"expected uint8 [{len(known)}, H, W, 3]"
             raise UserError(
-                f"official: {folder / kind}.npy is {images.dtype} {list(images.shape)}; {expected}"
+                f"official: {folder / kind}.npy is {images.dtype} {list(images.shape)}; "
+                f"expected uint8 [{len(known)}, H, W, 3]"
             )
     return arrays

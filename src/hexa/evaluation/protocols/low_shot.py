@@ -128,8 +128,7 @@ def _identity(preset: str, options: LowShotOptions) -> str:
     sampling = "" if options.sampling == preset else f"-{options.sampling}-sampling"
     drawn = f"k{shots}-{options.draws}-draws"
     costs = name_of_costs(options.costs)
-    difficult = f"difficult-{options.difficult_in_test}"
-    return f"{preset}{sampling}-{drawn}-{costs}-{difficult}"
+    return f"{preset}{sampling}-{drawn}-{costs}-difficult-{options.difficult_in_test}"
 
 
 PROTOCOL = Protocol(

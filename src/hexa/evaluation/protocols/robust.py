@@ -19,6 +19,7 @@ from torch import Tensor
 
 from hexa.config import Config, UserError
 from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.attack import (
     Attack,
@@ -45,7 +46,6 @@ from hexa.evaluation.protocol import (
 )
 from hexa.evaluation.protocols.probe import fit_probe
 from hexa.evaluation.split import draw_images
-from hexa.ops.photometric import unit
 from hexa.runtime.random import Stream
 
 
@@ -266,9 +266,10 @@ def test_batches(
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
     how = (batch, task.device, task.num_workers, problems)
     task.report(doing, 0, len(rows))  # the first images may take minutes
-    for images, labels, index in evaluation_batches(source, task.transform, *how):
-        assert labels is not None, "a task has labelled sources"
+    assert task.test.labels is not None, "a task has labelled sources"
+    for images, index in evaluation_batches(source, task.transform, *how):
         places = rows[index.numpy()]
+        labels = torch.from_numpy(task.test.labels[places]).to(task.device)
         yield images, labels, places, [stream.child(int(place)) for place in places]
         task.report(doing, int(index[-1]) + 1, len(rows))
     if problems:

@@ -7,15 +7,15 @@ import io
 import pytest
 from rich.console import Console
 
-from hexa.runtime import progress
+from hexa.runtime import console
 
 
 def test_progress_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """The time left of a run does not count its start."""
     clock = [0.0]
     written = io.StringIO()
-    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
-    reporter = progress.Reporter(Console(file=written, width=200))
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    reporter = console.Reporter(Console(file=written, width=200))
     reporter.begin(100, done=10)
     for step, seconds in ((11, 60), (21, 70), (31, 75), (100, 200)):
         clock[0] = seconds

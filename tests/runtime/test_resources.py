@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from hexa.runtime import cores
+from hexa.runtime import resources
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ def test_thread_environment(
 ) -> None:
     """Threads are limited by the quota and sleep soon, unless the user has other settings."""
     monkeypatch.setattr(os, "environ", dict(given))
-    monkeypatch.setattr(cores, "allowed_cores", lambda: list(range(64)))
-    monkeypatch.setattr(cores, "_quotas", lambda: iter([quota]))
-    cores.share_cores()
+    monkeypatch.setattr(resources, "allowed_cores", lambda: list(range(64)))
+    monkeypatch.setattr(resources, "_quotas", lambda: iter([quota]))
+    resources.share_cores()
     assert os.environ == given | used
 
 
