@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
+import pytest
 import torch
 
 from benchmarks.memory import peak_bytes
@@ -65,3 +69,20 @@ def test_mistyped_changes(says: Says) -> None:
     assert "did you mean 'digits-moco-v2'" in said
     said = says("recipes digits-moco-v2 --bach-size=3", status=2).err
     assert "did you mean '--batch_size'" in said
+
+
+def test_command_of_changes(says: Says) -> None:
+    """The command is that of the changed recipe."""
+    (row,) = json.loads(says("recipes digits-moco-v2+small --batch-size 64 --json").out)
+    assert row["command"] == "hexa pretrain digits-moco-v2+small --batch_size 64"
+
+
+@pytest.mark.parametrize("fields", ["", "--batch-size 64"])
+def test_recipe_of_a_file(tmp_path: Path, says: Says, fields: str) -> None:
+    """A recipe in a file of the user is described like a listed one."""
+    file = tmp_path / "own.py"
+    file.write_text(
+        "from hexa.recipes import get\n\ndef mine():\n    return get('digits-moco-v2')\n"
+    )
+    images = 64 if fields else recipes.get("digits-moco-v2").batch_size
+    assert f"({images} images)" in says(f"recipes {file}:mine {fields}").out

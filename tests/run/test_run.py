@@ -167,6 +167,25 @@ def test_edited_config_and_damaged_checkpoints(
         resume(copied, console=quiet())
 
 
+@pytest.mark.parametrize(
+    "optimizer", [{}, {"state": {}, "param_groups": []}, {"state": {}, "param_groups": [1]}]
+)
+def test_checkpoint_of_another_experiment(copied: Path, optimizer: dict[str, Any]) -> None:
+    """One line, whatever the content of an intact file is."""
+    path = checkpoints.checkpoints(copied / "checkpoints")[-1]
+    state = checkpoints.load(path)
+    checkpoints.save(path.parent, state["step"], {**state, "optimizer": optimizer})
+    with pytest.raises(UserError, match="belongs to another experiment"):
+        resume(copied, console=quiet())
+
+
+def test_strange_rows(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line if an entry has fewer dimensions."""
+    monkeypatch.setattr(MoCo, "restore", lambda method, state: torch.ones(1)[:, 0])
+    with pytest.raises(UserError, match="belongs to another experiment"):
+        resume(copied, console=quiet())
+
+
 def test_early_divergence_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: Path
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -115,6 +116,30 @@ def test_unfinished_parts(tmp_path: Path, order: tuple[int, ...]) -> None:
     checkpoints.save(tmp_path, 20, shards(1, 20)[0], keep=1)
     assert names(tmp_path) == ["20.pt"]
     assert checkpoints.newest_good(tmp_path, pytest.fail)[1]["parts"] == 1
+
+
+@pytest.mark.parametrize("deleted", range(4))
+def test_killed_before_the_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    """If a process is killed while it deletes what another left of a step, the step is not taken
+    for a complete one."""
+    save_parts(tmp_path, 10)
+    save_parts(tmp_path, 20, (0, 2))
+    left = iter([True] * deleted)
+    unlink = Path.unlink
+
+    def killed(path: Path, missing_ok: bool = False) -> None:
+        if not next(left, False):
+            raise KeyboardInterrupt
+        unlink(path, missing_ok)
+
+    # marks first, as a file system may list them
+    monkeypatch.setattr(Path, "iterdir", lambda folder: sorted(folder.glob("*"), reverse=True))
+    with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+        patch.setattr(Path, "unlink", killed)
+        checkpoints.begin(tmp_path, 20, 3)
+    assert checkpoints.newest_good(tmp_path, pytest.fail)[0].name == "step-00000010.pt"
 
 
 def test_old_parts(tmp_path: Path) -> None:

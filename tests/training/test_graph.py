@@ -30,7 +30,7 @@ OPTIMIZERS = [
     {"name": "sgd", "learning_rate": 0.05, "nesterov": True},
     {"name": "larc", "learning_rate": 0.5},
     {"name": "lars", "learning_rate": 0.5, "max_gradient_norm": 1.0},
-    {"name": "adamw", "learning_rate": 0.001, "final_weight_decay": 0.4},
+    {"name": "adamw", "learning_rate": 0.001, "weight_decay": 0, "final_weight_decay": 0.4},
     {"name": "muon", "learning_rate": 0.05},
 ]
 

@@ -65,11 +65,15 @@ def recipes(given: Given, extra: Fields) -> None:
     changed: dict[str, Any] = {}
     if not name:
         fields.check_names(extra, [], given.options)
-    if extra or base != name:
+    if extra or base != name or ":" in name:
         from hexa.recipes import facts_of
 
         changed = facts_of(experiment_of(given, extra)) | {"expected": "", "cost": ""}
-        described = [row | changed for row in rows if row["name"] == base]
+        own = {"command": f"hexa pretrain {base}"}  # a recipe in a file of the user
+        row = next((row for row in rows if row["name"] == base), own)
+        options = [shlex.join([f"--{field}", value]) for field, value in extra.items()]
+        changed["command"] = " ".join([row["command"].replace(base, name), *options])
+        described = [row | changed]
     if not described:
         raise UserError(f"no recipe has '{name}' in its name; `hexa recipes` lists all")
     if given.json:

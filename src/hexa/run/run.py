@@ -199,11 +199,12 @@ class _Session:
         path, state = newest
         try:
             return warnings + restore(trainer, state)
-        except torch.OutOfMemoryError:
+        except (UserError, torch.OutOfMemoryError):
             raise
         except (
-            KeyError,
+            LookupError,
             TypeError,
+            ValueError,
             AttributeError,
             RuntimeError,
         ) as error:  # an intact checkpoint of another experiment

@@ -167,8 +167,13 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def _files(folder: Path) -> list[Path]:
+    """Return all files of checkpoints; the first files of steps come first.
+
+    If a process is killed while it deletes files in this order, no step looks complete that is not.
+    """
     paths = folder.iterdir() if folder.is_dir() else ()
-    return [path for path in paths if _NAME.fullmatch(path.name) and path.is_file()]
+    found = [path for path in paths if _NAME.fullmatch(path.name) and path.is_file()]
+    return sorted(found, key=lambda path: path.suffix != ".pt")
 
 
 def step_of(path: Path) -> int:

@@ -13,6 +13,10 @@ from torch.utils._pytree import tree_leaves
 
 #: Tags of calls whose result, or the shape of the result, is read by the host.
 _READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+#: Reading and writing at indices or by a mask.
+_INDEXING = {torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_}
+#: Types of masks; the second one is deprecated.
+_MASKS = {torch.bool, torch.uint8}
 #: Creates a tensor from numbers of the host.
 _FROM_HOST = torch.ops.aten.lift_fresh.default
 
@@ -53,10 +57,10 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _reads(function: Any, args: Any) -> bool:
-    """Return whether the host waits for a result, or for a copy of its own numbers. `index` makes it
-    wait only for a mask."""
-    if function is torch.ops.aten.index.Tensor:
-        return any(index is not None and index.dtype == torch.bool for index in args[1])
+    """Return whether the host waits for a result, or for a copy of its own numbers. Indexing makes
+    it wait only for a mask."""
+    if function.overloadpacket in _INDEXING:
+        return any(index is not None and index.dtype in _MASKS for index in args[1])
     return function is _FROM_HOST or bool(_READS & set(function.tags))
 
 

@@ -20,13 +20,14 @@ _NEVER = 2**62
 
 class NonFiniteError(ArithmeticError):
     """A loss or the weights became NaN or infinite: the run ends, and the last good checkpoint is
-    kept. Exit code 1."""
+    kept. All processes raise it; `speaks` is True in the main one. Exit code 1."""
 
     exit_code = 1
 
     def __init__(self, step: int, term: str, learning_rate: float, checkpoint: Path | None) -> None:
         self.step = step
         self.term = term
+        self.speaks = processes.is_main()
         self.what = "the weights are" if term == "weights" else f"the loss of '{term}' is"
         kept = "no checkpoint exists yet"
         if checkpoint:

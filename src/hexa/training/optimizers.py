@@ -235,7 +235,7 @@ class ScheduledOptimizer:
                 first = group["params"][0]
                 rate = partial(self._rate, group)
                 group["lr"] = of_step(rate, step, first.device, first.dtype)
-                if self.config.final_weight_decay is not None and group["weight_decay"]:
+                if self.config.final_weight_decay is not None and group.get("decayed", True):
                     group["weight_decay"] = of_step(self._decay, step, first.device)
         if self.config.max_gradient_norm is not None:
             clip_each_gradient(self.parameters, self.config.max_gradient_norm)
