@@ -75,7 +75,6 @@ def work(
         ("knn", {"k": 3}, 3),
         ("linear", {"epochs": 3}, 2),
         ("probe", {}, 2),
-        ("svm", {"costs": [0.5]}, 2),
     ],
 )
 def test_feature_extraction_shares(

@@ -11,7 +11,7 @@ from hexa.config import UserError
 from hexa.core import Example
 from hexa.hard_examples.randaugment import RandAugment
 from hexa.objective import STD
-from hexa.ops import operations as randaugment
+from hexa.ops import randaugment
 from hexa.runtime.random import Stream
 from tests.laws.cases import Case
 

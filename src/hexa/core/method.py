@@ -290,7 +290,10 @@ class Method(nn.Module, ABC, Generic[Labels]):
     @abstractmethod
     def loss(self, embedding: Tensor, labels: Labels) -> Tensor:
         """Return the loss [V, B] per anchor and image; its mean is the published reduction.
-        Pure."""
+        Pure.
+
+        If a number changes from step to step (a temperature), take it from `ops.draws.of_step`.
+        """
 
     def clean_loss(self, embedding: Tensor, labels: Labels) -> Tensor:
         """Return the loss [V, B] of clean views. Default: `loss` (SimCLR differs: gradient through

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hexa.config import Share, UserError
 from hexa.core import Example, HardExample
-from hexa.ops import draws, operations as randaugment
+from hexa.ops import draws, randaugment
 from hexa.ops.boxes import cut_out
 from hexa.runtime.random import Stream
 

@@ -131,19 +131,21 @@ class Objective:
         crops = tuple(crop[rows[STD]] for crop in anchors)
         crops = self._watched(plan, STD, MAIN, crops)
         batches = MicroBatches(self.score, crops, MAIN)
+        # apart: each micro-batch has a term of its own, which needs no embedding of all images
         apart = self.method.loss_per_image and batches.several
         embedding = None if apart and batch.known else batches.embedding()
         # make the pseudo-labels of all images
-        known = None
+        detached = None
         if embedding is not None and len(crops[0]) == len(batch):
-            known = embedding.detach()
-        labels = self._pseudo_labels(batch, known)
+            detached = embedding.detach()
+        labels = self._pseudo_labels(batch, detached)
         self._labels = labels
         # yield the loss of the clean views
         everything = clean_example(self.clean_score, anchors, labels)
         clean = replace(everything.select(rows[STD]), crops=crops)
         yield from self._terms(plan, {STD: clean}, batches, embedding)
         del embedding
+        # the trainer has called `backward` on the clean term, so its crops have gradients
         made = {STD: _with_gradient(clean)}
         for name in plan.weights:
             if name == STD:

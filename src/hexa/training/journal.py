@@ -1,4 +1,5 @@
-"""Log of a run: metrics.jsonl, which trackers mirror, and environment.json."""
+"""Log of a run: metrics.jsonl, which trackers mirror, and environment.json. `Trainer._log` makes the
+fields of its `train` lines."""
 
 from __future__ import annotations
 

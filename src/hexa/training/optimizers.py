@@ -1,5 +1,8 @@
-"""Optimizers by name, and their learning rates. A new one needs a branch in `_made` and a name in
-the config."""
+"""Optimizers by name, and their learning rates.
+
+A new optimizer needs a branch in `_made` and a name in the config. For `training.graph` its step
+must take the rate as a 0-d tensor on the device (see `SGD`).
+"""
 
 from __future__ import annotations
 

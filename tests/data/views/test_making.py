@@ -15,7 +15,7 @@ from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.views import making as made_by
 from hexa.data.views.config import Crops, ViewsConfig
 from hexa.data.views.making import Views
-from hexa.ops import operations as randaugment
+from hexa.ops import randaugment
 from hexa.ops.photometric import ORDERS
 from hexa.runtime.random import Stream
 from tests.torture.harness import forked

@@ -103,6 +103,7 @@ def evaluation_stream(
     )
     first, step = share
     numbers = range(first, math.ceil(len(plan.positions) / batch_size), step)
+    # plan[number] for each number, made by worker processes if the images are large
     with closing(Items(plan, numbers, device, num_workers)) as items:
         for batch, unreadable, seen in items:
             check_problems(source, problems, tolerance, *unreadable)
@@ -133,6 +134,7 @@ class _EvaluationPlan(Dataset[tuple[Made, Problems, dict[int, Any]]]):
 
         for position in self.positions[number * self.batch_size : (number + 1) * self.batch_size]:
             try:
+                # of a file: decode.decode(decode.read(path))
                 image = self.source.decode(position)
             except DecodeError as error:
                 problems.append((position, str(error)))

@@ -1,4 +1,7 @@
-"""Decodes images of any format, colour mode, depth and orientation; see `decode.decode`."""
+"""Decodes images of any format, colour mode, depth and orientation; see `decode.decode`.
+
+A new format needs its first bytes in kinds.yaml and its reader in `_READERS` of pil.py.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def open_source(
     if kind not in SOURCES:
         near = nearest(kind, {*SOURCES, *(folder.name for folder in Path().glob("*/"))})
         raise UserError(f"data '{spec}': no such folder, and not a known source; {near}")
-        # the command line may pass any type for options of an evaluation
+    # the command line may pass any type for options of an evaluation
     most = max_image_pixels
     if most is not None and not (isinstance(most, int) and most > 0):
         raise UserError(f"max_image_pixels must be an integer > 0, got {most}")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hexa.data.views.config import Group, ViewsConfig
-from hexa.ops import geometry, operations as randaugment, photometric
+from hexa.ops import geometry, photometric, randaugment
 from hexa.runtime.precision import to_device
 from hexa.runtime.random import Stream
 

@@ -12,8 +12,8 @@ from PIL import Image
 from timm.data import auto_augment
 from torch import Tensor
 
-from hexa.ops import operations as randaugment
-from hexa.ops.operations import OPERATIONS
+from hexa.ops import randaugment
+from hexa.ops.randaugment import OPERATIONS
 
 COUNT = 40
 SIZE = 37
