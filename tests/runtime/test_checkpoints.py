@@ -233,6 +233,8 @@ def test_foreign_checkpoint_files(tmp_path: Path) -> None:
     path = checkpoints.path_of(tmp_path, 5)
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, path)
     refused(path, "not a checkpoint of hexa")
+    checkpoints.save(tmp_path, 5, {"step": "five"})
+    refused(path, "not a checkpoint of hexa")
     path.write_text("hello")
     refused(path, "foreign")
     refused(tmp_path / "step-00000006.pt", "No such file")

@@ -125,7 +125,8 @@ def _read(path: Path, device: torch.device | str, mapped: bool, compare: bool) -
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({reason(error)})") from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    of_hexa = isinstance(content, dict) and content.get("format") == FORMAT
+    if not of_hexa or not isinstance(content.get("step"), int):
         raise BadCheckpoint(f"{path}: not a checkpoint of hexa (format {FORMAT})")
     with contextlib.suppress(
         RuntimeError, TypeError, OSError
