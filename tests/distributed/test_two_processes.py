@@ -172,20 +172,19 @@ def together(case: Case, both: list[State]) -> State:
     return both[0] | method.checkpoint()
 
 
-def plain_cases() -> dict[str, Case]:
-    return {name: Case(name) for name in choices(MethodConfig, "name", "hexa.methods")}
+PLAIN_CASES = {name: Case(name) for name in choices(MethodConfig, "name", "hexa.methods")}
 
 
 def work(checkpoint: str) -> dict[str, Any]:
     found = {name: train(case) for name, case in CASES.items()}
     of_one = torch.load(checkpoint)
-    return found | {"on": {name: go_on(case, of_one[name]) for name, case in plain_cases().items()}}
+    return found | {"on": {name: go_on(case, of_one[name]) for name, case in PLAIN_CASES.items()}}
 
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     checkpoint = tmp_path_factory.mktemp("two") / "one.pt"
-    torch.save({name: train(case) for name, case in plain_cases().items()}, checkpoint)
+    torch.save({name: train(case) for name, case in PLAIN_CASES.items()}, checkpoint)
     return run_together(2, work, str(checkpoint))
 
 
@@ -207,10 +206,10 @@ def test_two_process_law(two: list[dict[str, Any]], name: str) -> None:
         )
 
 
-@pytest.mark.parametrize("name", plain_cases())
+@pytest.mark.parametrize("name", PLAIN_CASES)
 def test_checkpoint_process_count(two: list[dict[str, Any]], name: str) -> None:
     """Clusters, queues and banks included: written by one and read by two, and the other way round."""
-    case = plain_cases()[name]
+    case = PLAIN_CASES[name]
     one = go_on(case, train(case))
     for key, value in together(case, [results["on"][name] for results in two]).items():
         torch.testing.assert_close(

@@ -34,6 +34,9 @@ from hexa.testing.laws import (
 )
 from tests.laws.cases import KINDS, STRAINING, VARIANTS, Case, all_cases, backward, count_passes
 
+#: Read before any test runs, since tests define further methods and hard examples.
+METHOD_CONFIGS = choices(MethodConfig, "name", "hexa.methods")
+KIND_CONFIGS = choices(HardExample, "kind", "hexa.hard_examples")
 CASES = all_cases()
 HARD = [case for case in CASES if case.hard_examples]
 
@@ -88,7 +91,7 @@ def test_every_method_and_kind() -> None:
     """Each law is tried with every method and, if it is about hard examples, with every kind."""
     for law in {*LAWS.values()} - {two_processes_equal_one}:
         cases = [case for case in CASES if applies(law, case)]
-        assert {case.method for case in cases} == {*choices(MethodConfig, "name", "hexa.methods")}
+        assert {case.method for case in cases} == {*METHOD_CONFIGS}
         kinds = {hard.kind for case in cases for hard in case.hard().values()}
         assert kinds == (set() if law in OF_METHODS else {*KINDS})
 
@@ -113,11 +116,9 @@ NOT_STATIC = {
 
 def test_declared_static() -> None:
     """Methods and hard examples are static but for those that are listed."""
-    methods = choices(MethodConfig, "name", "hexa.methods")
-    kinds = choices(HardExample, "kind", "hexa.hard_examples")
-    declared = {name for name, config in methods.items() if config.method.is_static}
-    declared |= {name for name, hard in kinds.items() if hard.is_static}
-    assert declared == {*methods, *kinds} - set(NOT_STATIC)
+    declared = {name for name, config in METHOD_CONFIGS.items() if config.method.is_static}
+    declared |= {name for name, hard in KIND_CONFIGS.items() if hard.is_static}
+    assert declared == {*METHOD_CONFIGS, *KIND_CONFIGS} - set(NOT_STATIC)
 
 
 @pytest.mark.parametrize("case", [case for case in HARD if not case.kept], ids=str)
