@@ -117,6 +117,7 @@ MISTAKES = {
     "pretrian": "did you mean 'pretrain'?",
     "--anything pretrain x": "unknown command '--anything'; give the command first, then its options",
     "recipes --jsn": "did you mean '--json'?",
+    "recipes --batch-size 3": "no such option; fields follow a recipe: `hexa recipes RECIPE",
     f"embed x --data y --out f.npz {' '.join(map(str, range(4326)))}": "not take: 0 1 2 3 4 and 4,321 more; ",
     "pretrain": "either a recipe or --config",
     "pretrain digits-moco": "did you mean 'digits-moco-v2'?",

@@ -54,3 +54,11 @@ def test_bank_shards(monkeypatch: pytest.MonkeyPatch, world: int, before: int) -
         again.take(whole["embeddings"], whole["seen"])  # of one process
         for name, value in restored.part().items():
             assert torch.equal(again.part()[name], value)
+
+
+def test_missing_rows() -> None:
+    """A bank is not loaded from parts that lack rows."""
+    part = MemoryBank(4, 1, 3).part()
+    bank = MemoryBank(7, 1, 3)
+    with pytest.raises(RuntimeError, match="4 rows for 7 images"):
+        bank.take([part["embeddings"]], [part["seen"]])

@@ -82,8 +82,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable[str]) -> None:
-    """Raise ConfigError with the nearest name if a name without a dot is neither a field nor an option.
+def check_names(
+    given: Iterable[str],
+    fields: Iterable[Field],
+    options: Iterable[str],
+    otherwise: str = "`hexa pretrain RECIPE --help-all` lists every field",
+) -> None:
+    """Raise ConfigError with the nearest name, or with the advice `otherwise`, if a name without a dot is neither a
+    field nor an option.
 
     `hexa.recipes.experiment.override` checks dotted paths, because hard examples may gain fields.
     """
@@ -97,8 +103,9 @@ def check_names(given: Iterable[str], fields: Iterable[Field], options: Iterable
         within = [path for path in known if path.endswith(f".{name}")]
         remedy = f"did you mean '--{within[0]}'?" if within else nearest(f"--{name}", candidates)
         if not remedy.startswith("did you mean"):
-            remedy = "`hexa pretrain RECIPE --help-all` lists every field"
-        problems.append((f"--{name}", f"no such option or field; {remedy}"))
+            remedy = otherwise
+        what = "option or field" if known else "option"
+        problems.append((f"--{name}", f"no such {what}; {remedy}"))
     if problems:
         raise ConfigError(problems)
 

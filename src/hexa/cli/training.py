@@ -30,6 +30,7 @@ from hexa.cli.declare import (
 
 if TYPE_CHECKING:
     from hexa.recipes.experiment import Experiment
+    from hexa.runtime.console import Console
 
 
 @command(
@@ -54,26 +55,17 @@ def recipes(given: Given, extra: Fields) -> None:
         from hexa.recipes import describe
 
         rows = describe()
-    from rich.padding import Padding
-
     from hexa.config import UserError
     from hexa.runtime.console import Console
 
     name = given.recipe or ""
-    base = name.partition("+")[0]
-    described = [row for row in rows if name in row["name"]]
-    changed: dict[str, Any] = {}
     if not name:
-        fields.check_names(extra, [], given.options)
-    if extra or base != name or ":" in name:
-        from hexa.recipes import facts_of
-
-        changed = facts_of(experiment_of(given, extra)) | {"expected": "", "cost": ""}
-        own = {"command": f"hexa pretrain {base}"}  # a recipe in a file of the user
-        row = next((row for row in rows if row["name"] == base), own)
-        options = [shlex.join([f"--{field}", value]) for field, value in extra.items()]
-        changed["command"] = " ".join([row["command"].replace(base, name), *options])
-        described = [row | changed]
+        remedy = "fields follow a recipe: `hexa recipes RECIPE --FIELD VALUE`"
+        fields.check_names(extra, [], given.options, remedy)
+    described = [row for row in rows if name in row["name"]]
+    is_changed = bool(extra) or "+" in name or ":" in name
+    if is_changed:
+        described = [_changed(given, extra, rows)]
     if not described:
         raise UserError(f"no recipe has '{name}' in its name; `hexa recipes` lists all")
     if given.json:
@@ -81,14 +73,8 @@ def recipes(given: Given, extra: Fields) -> None:
         return
     console = Console()
     for row in described:
-        parts = [row["method"], *row["hard_examples"]]
-        console.print(row["name"], style="bold")
-        console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs")
-        for label in filter(row.get, ("expected", "cost")):
-            text = f"{label}: {row[label]}"
-            # outside a terminal one line each, for grep
-            console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
-        if row["name"] in (name, changed.get("name")):
+        _print(row, console)
+        if is_changed or row["name"] == name:
             gpus = 8 if "torchrun" in row["command"] else 1
             memory = _memory(experiment_of(given, extra), gpus)
             console.print(f"  memory per GPU, estimated: {memory}")
@@ -96,6 +82,30 @@ def recipes(given: Given, extra: Fields) -> None:
     for name, text in listed.modifiers.items():
         console.print(f"  +{name}: {text}")
     console.print("\n`hexa pretrain RECIPE --help` lists the fields of a recipe.")
+
+
+def _changed(given: Given, extra: Fields, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Describe a recipe with modifiers or fields, or a recipe in a file of the user."""
+    from hexa.recipes import facts_of
+
+    facts = facts_of(experiment_of(given, extra)) | {"expected": "", "cost": ""}
+    base = given.recipe.partition("+")[0]
+    row = next((row for row in rows if row["name"] == base), {"command": f"hexa pretrain {base}"})
+    options = [shlex.join([f"--{field}", value]) for field, value in extra.items()]
+    facts["command"] = " ".join([row["command"].replace(base, given.recipe), *options])
+    return row | facts
+
+
+def _print(row: dict[str, Any], console: Console) -> None:
+    from rich.padding import Padding
+
+    parts = [row["method"], *row["hard_examples"]]
+    console.print(row["name"], style="bold")
+    console.print(f"  {' + '.join(parts)} on {row['data']}, {row['epochs']} epochs")
+    for label in filter(row.get, ("expected", "cost")):
+        text = f"{label}: {row[label]}"
+        # outside a terminal one line each, for grep
+        console.print(Padding(text, (0, 0, 0, 2)) if console.is_terminal else f"  {text}")
 
 
 def _memory(experiment: Experiment, gpus: int) -> str:

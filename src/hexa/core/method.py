@@ -63,7 +63,7 @@ class Setting:
         world = self.world_size
         if groups % world and world % groups:
             fits = [n for n in range(1, world + 1) if world % n == 0]
-            above = (groups // world + 1) * world
+            above = max(2, groups // world + 1) * world
             remedy = f"use {', '.join(map(str, fits))} or {above}"
             raise field_error(
                 "method.bn_groups",

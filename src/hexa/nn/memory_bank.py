@@ -83,7 +83,7 @@ class MemoryBank(nn.Module):
         seen: Tensor | list[Tensor],
     ) -> None:
         """Load this process's rows from the parts of any number of processes, in rank order; a
-        tensor is the only part."""
+        tensor is the only part. Raises RuntimeError if rows are missing."""
         self.seen.zero_()
         offset = -self.start  # of a part's first row in this shard
         for rows, marks in zip(_parts(embeddings), _parts(seen), strict=False):
@@ -93,6 +93,9 @@ class MemoryBank(nn.Module):
                 self.seen[here].copy_(marks[there])
                 self.embeddings[:, here].copy_(rows[:, there])
             offset += len(marks)
+        if offset + self.start < self.data_size:
+            count = offset + self.start
+            raise RuntimeError(f"a bank of {count} rows for {self.data_size} images")
 
 
 def _parts(value: Tensor | list[Tensor]) -> list[Tensor]:

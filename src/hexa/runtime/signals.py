@@ -127,5 +127,5 @@ class Interrupts:
         """Report once that the signal was noticed."""
         if not self._said:
             self._said = True
-            hurry = "" if processes.helpers() else "; Ctrl-C to stop immediately"
+            hurry = "" if processes.helpers() else "; Ctrl-C again to stop without saving"
             self._say(f"stopping after saving this step{hurry}")
