@@ -254,7 +254,11 @@ def test_page_and_plot_rebuild(tmp_path: Path) -> None:
     text = before[report.PAGE].decode()
     words = [word for word in text.split() if any(map(str.isalpha, word))]
     assert len(words) <= 600
-    assert "50,000 images, 100 epochs" in text
+    for name, said in (("adversarial-1", "worse"), ("plain", "better")):
+        for row in rows:
+            row["scores"] = {"knn": 40 + row["seed"] % 2 if row["arm"] == name else 50}
+        report.write(rows, tmp_path)
+        assert f" Against the plain method: {said}, " in (tmp_path / report.PAGE).read_text()
 
 
 def test_held_out_images(tmp_path: Path) -> None:
