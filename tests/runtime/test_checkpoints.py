@@ -154,6 +154,15 @@ def test_old_parts(tmp_path: Path) -> None:
     assert names(tmp_path) == stay
 
 
+def test_link_of_a_stranger(tmp_path: Path) -> None:
+    """A link in the place of a mark creates no file elsewhere."""
+    elsewhere = tmp_path / "elsewhere"
+    (tmp_path / "step-00000010.unfinished1").symlink_to(elsewhere)
+    with pytest.raises(FileExistsError):
+        checkpoints.begin(tmp_path, 10, 2)
+    assert not elsewhere.exists()
+
+
 def damage(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-200] ^= 255

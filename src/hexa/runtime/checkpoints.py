@@ -45,7 +45,7 @@ def begin(folder: Path, step: int, parts: int) -> Path:
         if step_of(old) == step:
             old.unlink()
     for part in range(1, parts):
-        _mark(folder, step, part).touch()
+        _mark(folder, step, part).touch(exist_ok=False)
     return path_of(folder, step)
 
 
