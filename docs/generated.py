@@ -64,6 +64,8 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 
+#: Names of image sets on pages, where they differ from the names in result files.
+TITLES = {"smiles": "faces", "omniglot": "handwritten characters", "cifar10": "CIFAR-10"}
 MOCO = "2026-11-21-moco-cifar10-small-20-epochs.json"
 DCLUSTER = "2026-11-21-dcluster-cifar10-small-20-epochs.json"
 SIMCLR = "2026-11-21-simclr-cifar10-small-4-epochs.json"
@@ -89,7 +91,7 @@ HARDENED_GROWING = "2026-11-25-harden-growing.json"
 HARDENED_BY = "2026-11-24-harden-search.json"
 HARDENED_SCORES = {
     "k-NN": "knn",
-    "linear head": "probe",
+    "linear probe": "probe",
     "PGD, ε = 1": "robust@1",
     "PGD, ε = 2": "robust@2",
     "PGD, ε = 4": "robust@4",
@@ -719,7 +721,7 @@ def hardened() -> str:
         cells += [withstood(smallest, epsilon) for epsilon in (1, 2, 4)]
         body.append((name, *cells))
     attacks = (f"APGD, ε = {epsilon}/255" for epsilon in (1, 2, 4))
-    return table(body, "", "k-NN", "linear head", *attacks)
+    return table(body, "", "k-NN", "linear probe", *attacks)
 
 
 def withstood(smallest: Sequence[Sequence[float | None]], epsilon: float) -> str:
@@ -833,7 +835,8 @@ def adapted_sets() -> str:
     body = []
     for data in dict.fromkeys(row["data"] for row in rows):
         runs = [row for row in rows if row["data"] == data]
-        line = [data, " / ".join(dict.fromkeys(_adaptation(run)[2] for run in runs))]
+        kept = " / ".join(dict.fromkeys(_adaptation(run)[2] for run in runs))
+        line = [TITLES.get(data, data), kept]
         for name in ("k-NN", "linear probe"):
             changes = [run["change, half"][name] for run in runs]
             text = ", ".join(f"{points:+.1f} ± {half:.1f}" for points, half in changes)
@@ -852,10 +855,13 @@ def expected() -> str:
     photographs = [row for row in result(PHOTOGRAPHS)["rows"] if row["arm"] != "start"]
     smallest = [row["smallest_epsilon"] for row in photographs]
     (start,) = (row for row in result(PHOTOGRAPHS)["rows"] if row["arm"] == "start")
+    before = withstood([start["smallest_epsilon"]], 1)
     right = np.asarray(start["right"]["k-NN"], dtype=np.float64)
     changes = [np.asarray(row["right"]["k-NN"]) - right for row in photographs]
     lost = "{:+.1f} ± {:.1f}".format(*over_images_and_seeds(changes)).replace("-", "−")
-    found = f"APGD of ε = 1/255: better, {withstood(smallest, 1)}; clean k-NN: worse, {lost}"
+    found = (
+        f"APGD of ε = 1/255: better {before} → {withstood(smallest, 1)}; clean k-NN: worse ({lost})"
+    )
     count = f"{len(smallest[0])} / {len(right):,} images, {len(photographs)} run"
     harden = ("`hexa harden`, Caltech-101, 12 min", found, count, PHOTOGRAPHS)
     body = [*_adapted_sets(), harden, robust]
@@ -868,7 +874,7 @@ def expected() -> str:
     )
     few = _few_images_rows(searched=True)
     seeds = sorted(seed for arm, _, seed in few if arm == "+adversarial")
-    measures = {"clean, linear head: worse": "top1", "PGD of ε = 4/255: better": "robust@4"}
+    measures = {"clean, linear probe: worse": "top1", "PGD of ε = 4/255: better": "robust@4"}
     for title, metric in measures.items():
         plain, hard = (
             [few[arm, 400, seed]["robust"][metric] for seed in seeds]
@@ -985,7 +991,7 @@ def start_by_size() -> str:
     """Clean accuracy of the initial weights, by image size."""
     rows = result("2026-11-25-start-by-size.json")["rows"]
     scores = {row.get("size", 64): row["metrics"] for row in rows}
-    named = (("k-NN", "knn"), ("linear head", "probe"))
+    named = (("k-NN", "knn"), ("linear probe", "probe"))
     body = [(name, *(f"{scores[size][key]:.1f}" for size in sorted(scores))) for name, key in named]
     return table(body, "", *(f"{size} px" for size in sorted(scores)))
 
@@ -1195,7 +1201,7 @@ def few_images() -> str:
 
 
 def few_images_rates() -> str:
-    """Their search: k-NN, and the linear head without and under attack, on held-out training images at every rate."""
+    """Their search: k-NN, and the linear probe without and under attack, on held-out training images at every rate."""
     rows = [row for row in result(FEW_IMAGES)["rows"] if "held_out" in row]
     found = {(row["length"], row["arm"], row["rate"]): row["held_out"] for row in rows}
     rates = sorted({row["rate"] for row in rows})
@@ -1239,7 +1245,7 @@ def scratch(arms: Sequence[str] = (), epsilons: Sequence[int] = (1, 2, 4, 8)) ->
                 body.append([label, *([] if arms else costs), *cells])
     costs = [] if arms else ["rate", "epochs", "one core", "k-NN"]
     attacks = (f"PGD, ε = {epsilon}/255" for epsilon in epsilons)
-    return table(body, "arm (seeds)", *costs, "linear head", *attacks)
+    return table(body, "arm (seeds)", *costs, "linear probe", *attacks)
 
 
 def _from_plain(
@@ -1432,7 +1438,7 @@ def goals() -> str:
         )
 
     places = tuple(("robust", metric) for metric in ("top1", "robust@1", "robust@2", "robust@4"))
-    what = "linear head: clean / PGD, ε = 1 / 2 / 4"
+    what = "linear probe: clean / PGD, ε = 1 / 2 / 4"
     change = of_few(one_rate, "+adversarial", 400, *places, beside=241)
     rows.append(
         (
@@ -1452,7 +1458,7 @@ def goals() -> str:
         rows.append(
             ("", f"MoCo-v2 + adversarial{when}", "equal time, best of four rates", what, change)
         )
-    what = "linear head: clean / PGD, ε = 8 / 16"
+    what = "linear probe: clean / PGD, ε = 8 / 16"
     rows.append(
         (
             "robustness, digits",

@@ -221,7 +221,7 @@ def compare(
 ) -> dict[str, Any]:
     """Compare two backbones or more on images; return verdict, best, backbones with scores, pairs with differences.
 
-    backbones: specs for `load_backbone`, or loaded backbones; the others are compared with the first. labelled: source
+    backbones: specs for `load_backbone`, or loaded backbones; differences are from the first. labelled: source
     of labelled images for the scores (default: `data`). out: folder for compare.html and compare.json (default: write
     nothing). time: time limit to read images and extract features, such as "90s" or "10m". options: images (number of
     labelled images), groups ("FILE.csv" with columns path and group, "column:NAME" or "key:NAME"), size, seed, device,

@@ -37,7 +37,7 @@ def lines(
     start = experiment.start
     images = str(seen)
     if chosen.images < seen.count:
-        images += f", {chosen.images:,} of them trained on"
+        images += f"; trained on {chosen.images:,} images"
     hard = [name for name, example in experiment.hard_examples.items() if example.weight > 0]
     method = " + ".join([experiment.method.name, *hard])
     statistics = "frozen" if start.batch_norm == "keep" else start.batch_norm

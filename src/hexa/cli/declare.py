@@ -153,7 +153,7 @@ def duration(text: str) -> float:
 
 
 SOURCES = "a folder · digits · parquet:PATH · hf:NAME · webdataset:PATTERN · voc:PATH · cifar10 and others; #NAME at the end picks a split"
-BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:FILE.py:CALLABLE · random:NAME"
+BACKBONES = "a run folder · a .safetensors or checkpoint file · timm:NAME · python:FILE.py:CALLABLE · random:NAME · pixels:SIZE"
 DOMAINS = "choose views for photos, aerial, microscopy, documents, medical-grey or histology"
 BACKBONE = option("BACKBONE", "use this backbone: " + BACKBONES)
 DATA = option("--data SOURCE", "read these images: " + SOURCES, required=True)

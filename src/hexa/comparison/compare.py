@@ -43,7 +43,7 @@ class CompareRequest(Extraction):
     """The options of `hexa compare`."""
 
     backbones: tuple[str | Path | Backbone, ...]
-    """Two backbones or more; the others are compared with the first."""
+    """Two backbones or more; differences are from the first."""
     data: str
     """Source of images; also the source of labelled images if `labelled` is None."""
     labelled: str | None = None
@@ -162,7 +162,7 @@ def of_backbones(
     trials: int = 1,
     learned: bool = True,
 ) -> Comparison:
-    """Compare loaded backbones, by name; the others are compared with the first.
+    """Compare loaded backbones, by name; differences are from the first.
 
     Every process calls this function; each process extracts a share of the features, and rank 0 gathers all of them.
     judging: source of labelled images; may be `data` itself. Without labels, the verdict names no better side. trials:
