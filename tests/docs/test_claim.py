@@ -172,6 +172,13 @@ def test_common_rate_training() -> None:
     assert second == ("plain", 0.06)
 
 
+def test_winning_edge() -> None:
+    """A choice of step 4 doubles the largest rate while it wins."""
+    scores = {("small-rates", "plain", rate, 100): 50 + rate for rate in (0.015, 0.03, 0.06)}
+    tried = plan.tried(carried_out(scores), "small-rates", "plain")
+    assert list(tried) == [0.015, 0.0075, 0.03, 0.06, 0.12]
+
+
 def test_unit_continuation_order() -> None:
     """Units continue after any row, in the same order."""
     rows = carried_out()
