@@ -177,6 +177,17 @@ def extension(found: Mapping[float, float | None], grid: Sequence[float]) -> flo
     return winner * 2 if winner == max(grid) else None
 
 
+def candidates(rows: Sequence[Row], name: str, arm: str) -> list[float]:
+    """The rates of an arm that a choice of step 4 tries: the best one of step 2 and half of it; then, while the
+    largest one wins, its double.
+    """
+    first = best(tried(rows, "rates", arm))
+    rates, found = [first, first / 2], tried(rows, name, arm)
+    while found.keys() >= set(rates) and best({rate: found[rate] for rate in rates}) == max(rates):
+        rates.append(2 * max(rates))
+    return rates
+
+
 def common(plain: Mapping[float, float | None], adversarial: Mapping[float, float | None]) -> float:
     """H1's rate: of the rates that both arms tried, the one with the highest sum of scores, and of equal ones the
     smallest; if they share none, the smaller of their best rates.
@@ -223,10 +234,10 @@ def units(rows: Sequence[Row], steps: Mapping[str, Step] = STEPS) -> Iterator[Un
             yield from _first_grids(rows)
             complete = _settled(rows, name, GRIDS)
         elif not step.tests:
-            for arm in _arms(rows, step):
-                rate = best(tried(rows, "rates", arm))
-                yield from (Unit(name, arm, one, CHOICE_SEED) for one in (rate, rate / 2))
-            complete = all(len(tried(rows, name, arm)) == 2 for arm in _arms(rows, step))
+            chosen = {arm: candidates(rows, name, arm) for arm in _arms(rows, step)}
+            for arm, rates_of_arm in chosen.items():
+                yield from (Unit(name, arm, rate, CHOICE_SEED) for rate in rates_of_arm)
+            complete = all(tried(rows, name, arm).keys() >= set(chosen[arm]) for arm in chosen)
         else:
             yield from _tested(rows, name, step)
             complete = True  # nothing depends on it
