@@ -139,6 +139,16 @@ class Config(pydantic.BaseModel):
             )
         return value
 
+    @pydantic.field_validator("*", mode="before")
+    @classmethod
+    def _no_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Refuse true, which stands for a forgotten value, where pydantic would read it as 1."""
+        if isinstance(value, bool):
+            field = cls.model_fields[info.field_name or ""]
+            if "bool" not in str(field.annotation):
+                raise ValueError("give a value")
+        return value
+
     @pydantic.model_validator(mode="after")
     def _integers_that_fit(self) -> Self:
         for name, value in self:

@@ -20,6 +20,7 @@ from hexa.nn.backbones import cosine_filters
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment
 from hexa.run.run import pretrain, resume
+from hexa.run.visualize import Look
 from hexa.runtime import checkpoints
 from hexa.training.losses import NonFiniteError
 from hexa.weights.pretrained import load_backbone
@@ -184,6 +185,9 @@ def test_strange_rows(copied: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MoCo, "restore", lambda method, state: torch.ones(1)[:, 0])
     with pytest.raises(UserError, match="belongs to another experiment"):
         resume(copied, console=quiet())
+    monkeypatch.setattr(MoCo, "restore", lambda method, state: state["bank.embeddings"])
+    with pytest.raises(UserError, match="do not fit"):
+        Look.at(copied, None)
 
 
 def test_early_divergence_restart(

@@ -86,6 +86,8 @@ def test_hostile_json(text: str) -> None:
         ("[1, 2]", [1, 2]),
         ("{a: 1}", {"a": 1}),
         ("2024-01-01", "2024-01-01"),
+        ("010", 10),
+        ("1:30", "1:30"),
         ("folder:photos: 2", "folder:photos: 2"),
         ("*a", "*a"),
         ("folder:\udcff", "folder:\udcff"),

@@ -288,6 +288,34 @@ def test_signal_save(
     assert metrics(tmp_path, "interrupted") == [{"event": "interrupted", "step": 7}]
 
 
+def test_signal_in_a_pass(tmp_path: Path) -> None:
+    """A signal while the method prepares an epoch leaves the line that schedulers wait for."""
+    made = trainer(tmp_path)
+
+    def start(epoch: int, ready: Callable[[None], object]) -> dict[str, float]:
+        if epoch == 1:
+            signal.raise_signal(signal.SIGTERM)
+            ready(None)
+        return {}
+
+    made.loader.passes = lambda epoch, ready: ready
+    made.objective.method.start_epoch = start
+    with pytest.raises(Interrupted):
+        made.run()
+    assert metrics(tmp_path, "interrupted") == [{"event": "interrupted", "step": STEPS}]
+
+
+def test_compared_attacks_in_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint of an epoch has the comparison of attacks at its end."""
+    one_and_many = {"adversarial": (0.5, 1.0)}
+    monkeypatch.setattr(
+        "hexa.training.trainer.one_step_and_many", lambda objective, batch: one_and_many
+    )
+    made = trainer(tmp_path, epochs=1)
+    made.run()
+    assert newest(tmp_path)["watch"] == made.watch.state != trainer().watch.state
+
+
 def test_changed_experiment_or_data(tmp_path: Path) -> None:
     """Another experiment or other data are refused."""
     made = trainer(tmp_path, epochs=1)
@@ -360,8 +388,9 @@ def test_accuracy_target(tmp_path: Path) -> None:
 
     made = monitored(tmp_path, score)
     made.scoring.best.until = 40.0
+    made.config = made.config.model_copy(update={"checkpoint_every": 3})
     made.run()
-    assert made.step == 2 * STEPS
+    assert made.step == newest(tmp_path)["step"] == 2 * STEPS
     (ended,) = metrics(tmp_path, "ended")
     assert "k-NN reached 40.00 %" in ended["message"]
     # resumed, it trains no further: by its journal, and by the state where the line is not yet written
@@ -487,3 +516,5 @@ def test_time_fitted_length(
     restore(again, newest(tmp_path))
     assert again.total_steps == made.step
     assert again.loader.sets == made.loader.sets
+    again.clock.start(again.seconds, again.pauses)
+    assert (again.clock.total, again.clock.pauses > 0) == (again.seconds, made.clock.pauses > 2)

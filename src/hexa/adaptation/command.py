@@ -16,7 +16,7 @@ from hexa.adaptation.record import Record
 from hexa.adaptation.request import AdaptRequest, Outcome, Trained
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
-from hexa.config import UserError
+from hexa.config import UserError, field_error
 from hexa.data import Source, draw_part, open_source
 from hexa.data.loading.loaders import check_batch_size
 from hexa.evaluation.features import transform_of
@@ -159,15 +159,23 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
 
 def _images(request: AdaptRequest) -> Source:
     """Return the training images. Raises UserError if there are too few."""
-    fields = request.fields
-    most = fields.get("training.max_image_pixels")
-    channels = int(fields.get("network.channels") or 3)
-    source = open_source(request.data, "train", None if most is None else int(most), channels)
-    images = int(fields.get("images") or 0)
-    source = draw_part(source, images or None, int(fields.get("seed") or 0))
+    most = _number(request, "training.max_image_pixels")
+    source = open_source(request.data, "train", most, _number(request, "network.channels") or 3)
+    source = draw_part(source, _number(request, "images"), _number(request, "seed") or 0)
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     return source
+
+
+def _number(request: AdaptRequest, name: str) -> int | None:
+    """Return a field that is an integer or none. Raises ConfigError."""
+    value = request.fields.get(name)
+    if value in (None, "none"):
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise field_error(name, f"must be an integer, got '{value}'") from None
 
 
 def _conclude(

@@ -136,7 +136,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names may be invalid text
             stream.reconfigure(errors="backslashreplace", line_buffering=True)
-    return _guarded(list(sys.argv[1:] if arguments is None else arguments), begun)
+    return _guarded(list(map(_expanded, sys.argv[1:] if arguments is None else arguments)), begun)
+
+
+def _expanded(argument: str) -> str:
+    """Expand ~ in a path; shells leave it in --out=~/run."""
+    option, equals, path = argument.partition("=")
+    if not option.startswith("--"):
+        return os.path.expanduser(argument)
+    return option + equals + os.path.expanduser(path)
 
 
 def _guarded(arguments: list[str], begun: float) -> int:

@@ -68,8 +68,11 @@ def split(arguments: Iterable[str], options: Collection[str]) -> tuple[list[str]
             continue
         if not equals:
             value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
-            while _is_number(value.rpartition(",")[2]) and waiting and _is_number(waiting[0]):
-                value += f",{waiting.pop(0)}"
+            numbers = [value]
+            while _is_number(numbers[-1]) and waiting and _is_number(waiting[0]):
+                numbers.append(waiting.pop(0))
+            if len(numbers) > 1:
+                value = f"[{','.join(numbers)}]"
         fields[name[2:].replace("-", "_")] = value
     return ours, fields
 

@@ -56,7 +56,7 @@ class Adversarial(HardExample):
     same η at every image size."""
     steps: PositiveInt = 1
     """Number of steps; the first is free if the gradient is shared."""
-    random_start: NonNegativeFloat = 0.0
+    random_start: bool | NonNegativeFloat = 0.0
     """Start from a random point of the ball with radius `random_start` · ε (true is 1); then no
     step is free (D4)."""
     project: bool = True

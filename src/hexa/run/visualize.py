@@ -130,7 +130,7 @@ class Look:
             step = _load(method, folder, machine.device)
         except torch.OutOfMemoryError:
             raise
-        except (ConfigError, RuntimeError) as error:
+        except (ConfigError, RuntimeError, LookupError, TypeError) as error:
             raise UserError(
                 f"{folder}: its weights do not fit {len(trained_on):,} images ({reason(error)}); give the training images "
                 "of the run by --data"
@@ -247,10 +247,10 @@ def _load(method: Method, folder: Path, device: torch.device) -> int:
     problems: list[str] = []
     newest = checkpoints.newest_good(folder / CHECKPOINTS, problems.append, device)
     if newest is None:
-        reason = f" ({some(problems, '; ')})" if problems else ""
-        raise UserError(
-            f"{folder} has no intact checkpoint{reason}; run 'hexa resume {folder}' first"
-        )
+        remedy = f"run 'hexa resume {folder}' first"
+        if problems:
+            remedy = f"start a new run ({some(problems, '; ')})"
+        raise UserError(f"{folder} has no intact checkpoint; {remedy}")
     state = newest[1].get("method")
     step = newest[1].get("step")
     if (

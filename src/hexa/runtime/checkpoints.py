@@ -69,7 +69,7 @@ def save(
 
     Files with a checkpoint's name are always complete, even if the machine stops. `state` contains
     tensors, numbers, text, and lists and dictionaries of these. A checksum over everything is
-    stored too, in case the disk damages the file. The folder must exist; if it was deleted, it is
+    stored too, in case the disk damages the file. The run folder must exist; if it was deleted, it is
     not created again. Raises OSError.
     """
     folder.mkdir(exist_ok=True)

@@ -166,7 +166,7 @@ class _Loader(yaml.SafeLoader):
         return mapping
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        value = super().construct_yaml_int(node)
+        value = int(node.value)  # YAML reads 010 as 8, and 1:30 as 90
         if not -(2**63) <= value < 2**63:
             raise _refused("an integer exceeds 64 bits", node)
         return value

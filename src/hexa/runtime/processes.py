@@ -320,9 +320,10 @@ def any_of(flag: bool, device: torch.device) -> bool:
 
 def of_main(number: int, device: torch.device) -> int:
     """Return the main process's number, on all processes."""
+    if world_size() == 1:
+        return number
     value = torch.tensor([number], device=device)
-    if world_size() > 1:
-        _together(dist.broadcast, value, 0)
+    _together(dist.broadcast, value, 0)
     return int(value)
 
 

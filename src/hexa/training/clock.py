@@ -14,7 +14,7 @@ from hexa.training.optimizers import ScheduledOptimizer
 class Clock:
     """Seconds of training over all sessions of a run.
 
-    `pauses`: seconds of this session that do not count.
+    `pauses`: seconds of all sessions that do not count.
     waited: returns the seconds spent waiting for data so far.
     """
 
@@ -22,10 +22,11 @@ class Clock:
         self._waited = waited
         self.start(0.0)
 
-    def start(self, before: float) -> None:
-        """Start the clock; `before` is the training time of earlier sessions in seconds."""
-        self.pauses = 0.0
-        self._begin = time.perf_counter() - before
+    def start(self, before: float, pauses: float = 0.0) -> None:
+        """Start the clock; `before` is the training time of earlier sessions in seconds, `pauses`
+        the time of their pauses."""
+        self.pauses = pauses
+        self._begin = time.perf_counter() - before - pauses
         self._lap = before, self._waited()
 
     @property

@@ -36,6 +36,7 @@ def state_of(trainer: Trainer) -> State:
         "sets": trainer.loader.sets,
         "epoch": trainer.epoch,
         "seconds": trainer.clock.total,
+        "pauses": trainer.clock.pauses,
         "steps_per_epoch": trainer.steps_per_epoch,
         "fingerprint": trainer.fingerprint,
         "world_size": processes.world_size(),
@@ -69,6 +70,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.optimizer.optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))
     trainer.step = state["step"]
     trainer.seconds = state["seconds"]
+    trainer.pauses = state.get("pauses", 0.0)
     if trainer.config.max_seconds is not None:
         trainer.optimizer.total_steps = state.get("total_steps", trainer.optimizer.total_steps)
         trainer.loader.sets = state.get("sets", trainer.loader.sets)

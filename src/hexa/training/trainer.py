@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -62,6 +62,8 @@ class Trainer:
     """Number of finished steps."""
     seconds: float = field(default=0.0, init=False)
     """Training time of earlier sessions in seconds."""
+    pauses: float = field(default=0.0, init=False)
+    """Time of earlier sessions that does not count as training, in seconds."""
 
     def __post_init__(self) -> None:
         self.steps_per_epoch = self.loader.steps_per_epoch
@@ -108,6 +110,7 @@ class Trainer:
                     # adjust the number of steps to the time limit, if there is one
                     self._fit_to_time()
                     reporter.step(self.step, self.total_steps)
+                    self._compare_attacks_if_due(batch)
                     # save first, then score the features
                     self._save_if_due()
                     self._monitor_if_due()
@@ -117,12 +120,11 @@ class Trainer:
                     if self.step == self.total_steps:
                         break
                 self._list_problems()
-                self._compare_attacks(batch)
             self._finish_saving()
 
     def _begin(self) -> None:
         """Start the clock, and do the work that was due when the previous session stopped."""
-        self.clock.start(self.seconds)
+        self.clock.start(self.seconds, self.pauses)
         self._first = self.step
         self._limit: TimeLimit | None = None
         if self.config.max_seconds is not None:
@@ -145,8 +147,7 @@ class Trainer:
                 if self.step:
                     self.save()
                 if self._interrupts.received is not None:
-                    self._finish_saving()
-                    raise Interrupted(self._interrupts.received, self.step, self.folder)
+                    self._interrupt(self._interrupts.received)
             return prepared(batch, self.config.channels_last)
 
         with self.objective.score.autocast():
@@ -284,6 +285,7 @@ class Trainer:
         why = self.scoring.best.ending(self.steps_per_epoch)
         known = any(line["event"] == "ended" for line in there)
         if processes.any_of(processes.is_main() and (known or why is not None), self.device):
+            self.save()
             if not known:
                 self.journal.write("ended", self.step, message=why, seconds=self.clock.total)
                 self.journal.reporter.say(f"epoch {self.epoch:g}: the run ends here, {why}")
@@ -296,9 +298,13 @@ class Trainer:
         number = self._interrupts.agreed(self.device)
         if number is not None:
             self.save()
-            self._finish_saving()
-            self.journal.write("interrupted", self.step)
-            raise Interrupted(number, self.step, self.folder)
+            self._interrupt(number)
+
+    def _interrupt(self, number: int) -> NoReturn:
+        """Raise Interrupted once the last checkpoint is written."""
+        self._finish_saving()
+        self.journal.write("interrupted", self.step)
+        raise Interrupted(number, self.step, self.folder)
 
     def warn(self, messages: Iterable[str]) -> None:
         """Log warnings and show them."""
@@ -313,9 +319,11 @@ class Trainer:
             message = f"{len(new)} images could not be read and are replaced by others: {listed}"
             self.warn([message])
 
-    def _compare_attacks(self, batch: Batch) -> None:
+    def _compare_attacks_if_due(self, batch: Batch) -> None:
         """At the end of an epoch, warn if the network resists an attack on the last batch but not
         its stronger version."""
+        if self.step % self.steps_per_epoch and self.step != self.total_steps:
+            return
         with self.clock.paused():
             pairs = one_step_and_many(self.objective, prepared(batch, self.config.channels_last))
             for name, (one, many) in pairs.items():
