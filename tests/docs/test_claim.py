@@ -151,6 +151,8 @@ def test_unit_order_and_number() -> None:
         "deepcluster": 24,
         "short": 18,
     }
+    primary = [row["arm"] for row in rows if row["step"] == "small"][:15]
+    assert set(primary) == {"plain", "adversarial-1", "placebo-aux"}
     assert plan.rates(rows, "short")["plain"] == 0.015
     assert plan.rates(rows, "long")["plain"] == 0.0075
 
