@@ -286,16 +286,19 @@ def common_rate(rows: Sequence[Row], name: str, steps: Mapping[str, Step] = STEP
 
 
 def _tested(rows: Sequence[Row], name: str, step: Step) -> Iterator[Unit]:
-    """Seed by seed over all arms, with plain and adversarial at the common rate too if that is not their own."""
+    """Seed by seed over the arms of H1 and H2, then over the others; plain and adversarial at the common rate too if
+    that is not their own.
+    """
     own, shared = rates(rows, name, {name: step}), common_rate(rows, name, {name: step})
-    for seed in range(max(step.arms.values())):
-        if seed >= FUTILE_AFTER and futile(rows, name, {name: step}):
-            return
-        arms = [arm for arm in own if seed < step.arms[arm]]
-        made = [Unit(name, arm, own[arm], seed) for arm in arms]
-        at_one_rate = (PLAIN, ADVERSARIAL) if step.recipe == MOCO else ()
-        extra = [Unit(name, arm, shared, seed) for arm in at_one_rate if own[arm] != shared]
-        yield from made[:3] + extra + made[3:]
+    at_one_rate = (PLAIN, ADVERSARIAL) if step.recipe == MOCO else ()
+    for primary in (True, False):
+        for seed in range(max(step.arms.values())):
+            if seed >= FUTILE_AFTER and futile(rows, name, {name: step}):
+                break
+            arms = [arm for arm in own if seed < step.arms[arm]]
+            made = [Unit(name, arm, own[arm], seed) for arm in arms]
+            extra = [Unit(name, arm, shared, seed) for arm in at_one_rate if own[arm] != shared]
+            yield from made[:3] + extra if primary else made[3:]
 
 
 def held_back(
