@@ -123,7 +123,9 @@ def make_photographs(folder: Path) -> None:
     network = NetworkConfig(name="small-resnet", widths=(16, 32))
     save_backbone(random_backbone(network, 32), folder / "weights.safetensors")
     generator = torch.Generator().manual_seed(0)
-    for name, count in {"photos/2024": 72, "labelled/cats": 8, "labelled/dogs": 8}.items():
+    counts = {"photos/2024": 72, "others/cats": 8, "others/dogs": 8}
+    counts |= {"labelled/cats": 8, "labelled/dogs": 8}
+    for name, count in counts.items():
         (folder / name).mkdir(parents=True)
         for number in range(count):
             pixels = torch.randint(
