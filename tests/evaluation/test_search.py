@@ -269,14 +269,19 @@ def test_query_image_outside_file(planted: Path, tmp_path: Path, says: Says) -> 
     assert "no such file" in says(f"search {out} --like nowhere.png", status=2).err
 
 
-def test_hostile_origin_code(planted: Path, tmp_path: Path, says: Says) -> None:
-    """Code that a file names is not run."""
+def test_hostile_origin_code(
+    planted: Path, tmp_path: Path, says: Says, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code that a file names is not run, also if a file of that name is there."""
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "hostile.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    origin = {"backbone": f"python:{tmp_path}/hostile.py:net"}
-    file = given(tmp_path, np.eye(3, dtype=np.float32), origin=np.array(json.dumps(origin)))
-    err = says(f"search {file} --like {planted / '00.png'}", status=2).err
-    assert "may run code; if you trust it, name it by --backbone" in err
-    assert not (tmp_path / "ran").exists()
+    (tmp_path / "python:hostile.py:net").touch()
+    for name in (f"python:{tmp_path}/hostile.py:net", "python:hostile.py:net"):
+        origin = np.array(json.dumps({"backbone": name}))
+        file = given(tmp_path, np.eye(3, dtype=np.float32), origin=origin)
+        err = says(f"search {file} --like {planted / '00.png'}", status=2).err
+        assert "may run code; if you trust it, name it by --backbone" in err
+        assert not (tmp_path / "ran").exists()
     file = given(tmp_path, np.eye(3, dtype=np.float32))
     err = says(f"search {file} --like {planted / '00.png'}", status=2).err
     assert "does not say which backbone made its features" in err

@@ -12,6 +12,7 @@ import torch
 from timm.models import _hub as timms_hub
 from torch import Tensor, nn
 
+from hexa.weights import folders
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone
 from tests.refusals import one_line
@@ -146,6 +147,12 @@ def test_transformers_clip_towers(tmp_path: Path) -> None:
             return model.vision_model(images).pooler_output
 
     assert_features(load_backbone(tmp_path), PooledOutput())
+    inside = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": inside}))
+    assert load_backbone(tmp_path).mean == pytest.approx(inside["image_mean"])
+    # a config may leave out the values of CLIP
+    whole = folders._of_transformers(hub.CLIPVisionConfig().to_dict(), tmp_path)
+    assert folders._of_transformers({"model_type": "clip_vision_model"}, tmp_path) == whole
 
 
 def test_weight_shards(tmp_path: Path) -> None:

@@ -8,15 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torchvision
 from torch import Tensor, nn
 
 from hexa.config import UserError
 from hexa.nn.backbones import NetworkConfig, use_small_stem
+from hexa.nn.normalize import IMAGENET_MEAN
 from hexa.weights import files
 from hexa.weights.fitting import filled
 from hexa.weights.foreign import foreign_state
+from hexa.weights.parts import normaliser
 from hexa.weights.pretrained import Backbone, load_backbone
 from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same, features_of, resnet18, stirred
@@ -358,6 +361,15 @@ def test_robust_network_normalisation(tmp_path: Path, layout: Callable[..., Stat
         assert_same(backbone(images), expected)
 
 
+def test_normalisation_of_bytes(tmp_path: Path) -> None:
+    """A mean for pixels from 0 to 255, or a single mu, is not taken for one from 0 to 1."""
+    state = robustbench(resnet18().state_dict(), [124.0, 116.0, 104.0], [58.0, 57.0, 57.0])
+    assert load_backbone(saved(state, tmp_path)).mean == IMAGENET_MEAN
+    single = {"head.mu": torch.zeros(1), "head.sigma": torch.ones(1)}
+    state = resnet18().state_dict() | single
+    assert normaliser(files.Weights("", state)) is None
+
+
 def cifar_stem(padding: int) -> nn.Module:
     network = use_small_stem(torchvision.models.resnet18(), padding=padding)
     network.fc = nn.Identity()
@@ -427,6 +439,11 @@ def test_patch_size_mismatch(tmp_path: Path) -> None:
     ):
         load_backbone(f"{path}#vit_small_patch16_224")
     assert_features(load_backbone(f"{path}#vit_small_patch32_224"), vit)
+    config = NetworkConfig(name="swin_tiny_patch4_window7_224", options={"embed_dim": 12})
+    options = {"embed_dim": 12, "window_size": 4, "img_size": 128, "num_classes": 0}
+    other = timm.create_model(config.name, **options)
+    with one_line("relative_position_bias_table"):
+        loaded_as(saved(other.state_dict(), tmp_path), config)
 
 
 @pytest.mark.parametrize("content", [{}, {"state_dict": {}}, {"epoch": 1}, []])

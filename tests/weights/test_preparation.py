@@ -30,6 +30,22 @@ def saved(path: Path, state: dict[str, Tensor], prefix: str = "") -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("name", "whose"),
+    [
+        ("state_dict.module.base_encoder.cls_token", "MoCo-v3"),
+        ("teacher.head.last_layer.weight_v", "DINO and iBOT"),
+        ("model.decoder_pos_embed", "MAE"),
+        ("conv_proj.weight", "torchvision"),
+    ],
+)
+def test_published_transformers(name: str, whose: str) -> None:
+    """Files of vision transformers that name no network are prepared with ImageNet's values."""
+    found = layouts.published_for({name: torch.zeros(1)})
+    assert found.mean == IMAGENET_MEAN
+    assert found.origins["mean"] == f"published with {whose}"
+
+
 def test_efficientnet_preparation(tmp_path: Path) -> None:
     """Images for an EfficientNet are prepared with timm's values."""
     found = load_backbone(saved(tmp_path / "lite.pth", efficientnet_lite0()))

@@ -49,7 +49,7 @@ def _backbone(file: FeatureFile, origin: Mapping[str, Any], given: str | None) -
     if given is None and not isinstance(named, str):
         raise UserError(f"{file.path}: does not say which backbone made its features; {remedy}")
     name = given or str(named)
-    followed = name.startswith(_FOLLOWED) or ":" not in name or Path(name).exists()
+    followed = name.startswith(_FOLLOWED) or ":" not in name or Path(name).is_absolute()
     if given is None and not followed:
         raise UserError(f"{file.path}: names {name}, which may run code; if you trust it, {remedy}")
     preparation = origin.get("preparation")

@@ -52,7 +52,7 @@ def experiment_of(spec: str) -> Experiment:
         raise UserError(f"{file}: has no function '{name}'; {nearest(name, functions)}")
     try:
         inspect.signature(function).bind()
-    except TypeError:
+    except (TypeError, ValueError):  # some built-in functions have no signature
         raise UserError(
             f"{spec}: a recipe is a function without arguments that returns an Experiment"
         ) from None

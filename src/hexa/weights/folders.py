@@ -93,9 +93,13 @@ def read(folder: Path, named: bool = False) -> Folder:
             preparation = _of_processor(_open_clips_processor(fields), path)
         elif "model_type" in fields:
             config = None if named else _of_transformers(fields, folder / CONFIG)
-        if (folder / PROCESSOR).is_file():
-            path = folder / PROCESSOR
-            preparation = _of_processor(_json(path), path)
+        path = folder / PROCESSOR
+        processor: Any = _json(path)
+        if not processor:
+            path = folder / "processor_config.json"  # of transformers 5
+            processor = _json(path).get("image_processor")
+        if processor:
+            preparation = _of_processor(processor, path)
     return Folder(weights, config, preparation)
 
 
@@ -184,6 +188,8 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
         return None
     if isinstance(fields.get("vision_config"), dict):
         fields = fields["vision_config"]
+    if kind == "clip_vision_model":
+        fields = {**TABLE["clip defaults"], **fields}
     gated = bool(fields.get("use_swiglu_ffn") or fields.get("use_gated_mlp"))
     key = f"{kind} gated" if gated else kind
     if key not in _NETWORKS:

@@ -41,6 +41,8 @@ _WRAPPED_BLOCK = re.compile(
 #: Name of a block in a chunk, as in DINOv2's training: blocks.1.7.
 _CHUNKED_BLOCK = re.compile(r"\bblocks\.\d+\.(\d+\.)")
 #: Tensors that a timm filter may drop, because the network computes them.
+#: Names of tensors that timm would resample to another patch size or window.
+_RESAMPLED = re.compile(r"patch_embed\.proj\.weight|.*relative_position_bias_table")
 _COMPUTED = re.compile(r"(.*\.)?(relative_position_index|attn_mask|attention_bias_idxs)")
 
 
@@ -178,10 +180,11 @@ def converted(part: Part, outline: nn.Module, name: str) -> dict[str, Tensor]:
         state["register_tokens"] = state.pop("reg_token")
     if any("register_tokens" in key or ".mlp.w12." in key for key in state):
         state.setdefault("mask_token", torch.zeros(1))  # timm detects DINOv2 by this key
-    before = state.get("patch_embed.proj.weight")
+    resampled = {key: value for key, value in state.items() if _RESAMPLED.fullmatch(key)}
     state = _by_timm(state, outline, name)
-    if before is not None and before.ndim == 4 and "patch_embed.proj.weight" in state:
-        state["patch_embed.proj.weight"] = before  # timm would resample to another patch size
+    for key, value in resampled.items():
+        if key in state and (value.ndim == 4 or "bias_table" in key):
+            state[key] = value
     return {
         key: value
         for key, value in state.items()

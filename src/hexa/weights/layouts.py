@@ -125,5 +125,6 @@ def published_for(state: State) -> Preparation | None:
     names identify it."""
     for known in TABLE["published"]:
         if any(re.fullmatch(known["tensor"], name) for name in state):
-            return published(known["whose"], tuple(known.get("std", IMAGENET_STD)))
+            std = tuple(known.get("std", IMAGENET_STD))
+            return published(known["whose"], std, known.get("interpolation", "bilinear"))
     return None

@@ -200,10 +200,14 @@ def normaliser(weights: Weights) -> tuple[Channels, Channels] | None:
         match = _NORMALISER.fullmatch(key)
         if match is None or value.numel() not in (1, 3) or not value.is_floating_point():
             continue
+        if match["greek"] and value.numel() == 1:
+            continue
         name = match["name"] or {"mu": "mean", "sigma": "std"}[match["greek"]]
         numbers = value.double().flatten().tolist()
         found.setdefault(name, tuple(numbers * (3 // len(numbers))))
-    return (found["mean"], found["std"]) if len(found) == 2 else None
+    if len(found) < 2 or max(*found["mean"], *found["std"]) > 1:
+        return None
+    return found["mean"], found["std"]
 
 
 def without_wrappers(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -116,10 +116,10 @@ def assumed(size: int = 224) -> Preparation:
     return Preparation(IMAGENET_MEAN, IMAGENET_STD, size, origins=dict.fromkeys(NAMES, ASSUMED))
 
 
-def published(whose: str, std: Channels) -> Preparation:
+def published(whose: str, std: Channels, interpolation: str) -> Preparation:
     """Return the values in the published code of `whose` (F1, F21)."""
     origins = dict.fromkeys(NAMES, f"published with {whose}")
-    return Preparation(IMAGENET_MEAN, std, 224, origins=origins)
+    return Preparation(IMAGENET_MEAN, std, 224, interpolation=interpolation, origins=origins)
 
 
 def current_name(name: str) -> str:

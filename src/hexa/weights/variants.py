@@ -76,6 +76,10 @@ def variant(
     if of_moco and "num_heads" not in options:
         options["num_heads"] = 12
         notes.append("the network has 12 attention heads, as MoCo-v3's ViT-S; timm's has 6")
+    if part.layout == "CLIP of transformers" and "quickgelu" not in (asked.name or "quickgelu"):
+        notes.append("OpenAI's CLIP uses quick GELU: name a network with clip_quickgelu")
+    if part.layout == "Detectron2":
+        notes.append("Detectron2's own networks take BGR; only converted ones fit this preparation")
     if asked.name is not None and part.layout.startswith("ViT of transformers"):
         options.setdefault("norm_eps", 1e-12)  # transformers' default, and nearly always used
     side = _stored_side(part, backbones.outline(config))

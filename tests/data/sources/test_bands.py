@@ -163,6 +163,14 @@ def test_tiff_bands(layout: str, dtype: str, compression: str | None) -> None:
     np.testing.assert_array_equal(decode(data, channels=5).numpy(), planes)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_tiff_white_is_zero(channels: int) -> None:
+    """A negative of 16 bits is not taken for a positive."""
+    data = _tiff(_values((8, 8), "uint16"), photometric="miniswhite")
+    with pytest.raises(DecodeError, match="white is 0"):
+        decode(data, channels=channels)
+
+
 def test_tiff_strip_bomb() -> None:
     """A strip that unfolds to far more bytes is refused."""
     packed = _tiff(

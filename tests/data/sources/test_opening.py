@@ -113,6 +113,10 @@ def test_folder_splits(tmp_path: Path, other: str) -> None:
     assert labels_of(test) == [1, 2]
     with pytest.raises(UserError, match="'val'"):
         open_source(f"folder:{tmp_path}", "val")
+    # without images, a folder beside a single split changes nothing
+    shutil.rmtree(tmp_path / other)
+    (tmp_path / "logs").mkdir()
+    assert open_source(f"folder:{tmp_path}").class_names == ["ant", "bee", "cat"]
 
 
 def test_nested_folder_groups(tmp_path: Path) -> None:

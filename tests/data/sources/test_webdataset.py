@@ -14,6 +14,7 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
+from hexa.data.sources.splits import files_by_split
 from tests.data.image_files import saved
 from tests.data.sources.looks import labels_of
 
@@ -69,10 +70,29 @@ def test_webdataset_positions_and_splits(tmp_path: Path, label: str) -> None:
 
 
 def test_unlabelled_webdataset(tmp_path: Path) -> None:
-    shard(tmp_path / "a.tar", 0, label=None)
-    source = open_source(f"webdataset:{tmp_path}")
+    folder = tmp_path / "shards [2]"
+    shard(folder / "a.tar", 0, label=None)
+    source = open_source(f"webdataset:{folder}")
     assert source.labels is None
     assert source.splits == ["train"]
+    assert len(source) == 3
+    pack(folder / "a.tar", dict.fromkeys(("0.png", "1.png", "._0.png", "._1.png"), b"x"))
+    assert open_source(f"webdataset:{folder}").left_out == {"hidden": 2}
+
+
+@pytest.mark.parametrize(
+    ("names", "splits"),
+    [
+        ("00000.tar 00001.tar", {"train": 2}),
+        ("train_0.tar train_1.tar test_0.tar", {"train": 2, "test": 1}),
+        ("train/0000.tar train/0001.tar test/0000.tar", {"train": 2, "test": 1}),
+        ("train/data.tar test/data.tar", {"train": 1, "test": 1}),
+    ],
+)
+def test_numbered_shards(names: str, splits: dict[str, int]) -> None:
+    """Numbers are no splits; folders may be."""
+    found = files_by_split(map(Path, names.split()))
+    assert {name: len(files) for name, files in found.items()} == splits
 
 
 @pytest.mark.parametrize("second", ["b.jpg", "b.PNG"])

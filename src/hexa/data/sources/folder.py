@@ -64,13 +64,13 @@ def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
     names = _folders(root)
     splits = [name for name in names if name.lower() in SPLIT_NAMES]
     others = [name for name in names if name not in splits]
-    if len(splits) > 1:
+    if splits:
         others = [name for name in others if any(_image_files(root / name, Counter(), inside))]
-        if others:
-            raise UserError(
-                f"data '{spec}': {root} has folders named as splits ({some(splits)}) and others "
-                f"({some(others)}); move the others, or give one folder, such as {root / splits[0]}"
-            )
+    if len(splits) > 1 and others:
+        raise UserError(
+            f"data '{spec}': {root} has folders named as splits ({some(splits)}) and others "
+            f"({some(others)}); move the others, or give one folder, such as {root / splits[0]}"
+        )
     if not splits or others:
         return {"train": root}
     return {split: root / name for split, name in by_split(splits).items()}

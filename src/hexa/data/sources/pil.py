@@ -40,6 +40,7 @@ _READERS: dict[str, type[ImageFile]] = {
 }
 #: TIFF tags.
 _SAMPLES_PER_PIXEL = 277
+_PHOTOMETRIC = 262
 _PLANAR_CONFIGURATION = 284
 _TILE_WIDTH = 322
 _TILE_LENGTH = 323
@@ -161,6 +162,8 @@ def _check_tiff(image: TiffImageFile, max_pixels: int) -> None:
         raise DecodeError(
             "pixels have type int8; expected uint8, uint16, or floats between 0 and 1"
         )
+    if image.mode.startswith("I") and tags.get(_PHOTOMETRIC) == 0:
+        raise DecodeError("white is 0 in this TIFF of 16 bits; invert it")
     if (
         image.tile and image.tile[0][0] == "raw"
     ):  # in compressed files, libtiff reports missing strips

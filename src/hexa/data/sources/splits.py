@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -43,10 +44,15 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
 
 
 def files_by_prefix(files: Iterable[Path]) -> dict[str, list[Path]]:
-    """Group files by the prefix before the first "." or "-": train-00000-of-00002.parquet is `train`."""
+    """Group files by the prefix before the first "." or "-", without a number: train-00000-of-00002.parquet and
+    train_0.parquet are `train`. If the prefix names no split, the folder may name it.
+    """
     groups: dict[str, list[Path]] = {}
     for file in files:
-        groups.setdefault(file.name.split(".")[0].split("-")[0], []).append(file)
+        name = re.sub(r"(^|_)\d+$", "", re.split("[.-]", file.name)[0])
+        if name.lower() not in SPLIT_NAMES and file.parent.name.lower() in SPLIT_NAMES:
+            name = file.parent.name
+        groups.setdefault(name or "train", []).append(file)
     return groups
 
 

@@ -113,7 +113,7 @@ def _root(argument: str) -> Path:
 def _shards(argument: str, spec: str) -> list[Path]:
     """Return the shards of a folder, a pattern with * or {000..127}, or a single file, in order."""
     if argument and location(argument).is_dir():
-        argument = f"{argument}/*.tar"
+        argument = f"{glob.escape(argument)}/*.tar"
     patterns = _expanded(os.path.expanduser(argument), spec)
     shards = [Path(path) for pattern in patterns for path in sorted(glob.glob(pattern))]
     if not shards:
@@ -192,7 +192,9 @@ def _index(
             key = f"{folder}/{stem}"
             whole = member.isreg() and member.sparse is None
             place = Member(member.name, member.offset_data, member.size)
-            if f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
+            if base.startswith("."):  # macOS adds ._1.png
+                others[key].append(("hidden", place))
+            elif f".{kind.lower()}" in decoding.EXTENSIONS and not member.isdir():
                 problem = None if whole else "stored in the tar file as a link or a sparse file"
                 images[key].append(place._replace(problem=problem))
             elif kind in ("cls", "json") and whole:
