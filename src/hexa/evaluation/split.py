@@ -67,6 +67,13 @@ def _class_names(
         different = sorted(set(names) ^ set(test.class_names))
         told = some(different) if different else "in their order"
         raise UserError(f"data '{data}': the classes of train and test differ: {told}")
+    both = fit.class_names and test.class_names
+    numbers = map(int, names) if not both and all(map(str.isdecimal, names)) else ()
+    if list(numbers) not in ([], [*range(len(names))]):
+        raise UserError(
+            f"data '{data}': classes called {some(names)} do not sort like the numbers of the other split; "
+            "name the folders 00, 01 …, or give class folders for both"
+        )
     if fit.labels.ndim > 1:
         return _numbered(names, fit.labels.shape[1])
     names = _numbered(names, 1 + int(max(fit.labels.max(), test.labels.max())))
@@ -129,9 +136,19 @@ def hold_out(
     share: float,
     stream: Stream,
 ) -> tuple[Source, Source]:
-    """The labelled images of a source without a part of `share` of every class, and that part."""
+    """The labelled images of a source without a part of `share` of every class, and that part.
+
+    The part has whole groups, unless these would be of one class.
+    """
     assert source.labels is not None
-    held = stratified_part(source.labels, share, stream)
+    held = np.zeros(len(source), dtype=np.bool_)
+    groups = source.groups()
+    classes = source.classes
+    if groups is not None and classes is not None:
+        parts = folds(classes, max(2, round(1 / share)), stream, groups)
+        held[max(parts, key=lambda part: len(np.unique(classes[part])), default=[])] = True
+    if len(np.unique(source.labels[held])) < 2:
+        held = stratified_part(source.labels, share, stream)
     return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
 
 
