@@ -35,8 +35,6 @@ def fit_and_test(
         raise UserError("holdout and test_data both say which images to score; give one of them")
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
-        if not len(test):
-            raise UserError("holdout selects no image; give a larger share, such as 0.5")
     names = _class_names(data, fit, test, request.holdout is None)
     count = 1 if fit.classes is None else len(np.unique(fit.classes))
     if request.images is not None and request.images < count:
@@ -168,13 +166,15 @@ def stratified_part(
 ) -> Mask:
     """True for the images of a part of `share` of every class; bool [N]. A class keeps at least one image outside.
 
-    Multi-label images, labels [N, C], are drawn from all alike.
+    Multi-label images, labels [N, C], are drawn from all alike. Raises UserError for an empty part.
     """
     if labels.ndim > 1:
         labels = np.zeros(len(labels), dtype=np.int64)
     held = np.zeros(len(labels), dtype=np.bool_)
     for rows in shuffled(labels, stream).values():
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
+    if not held.any():
+        raise UserError(f"a share of {share:g} selects no image; give a larger share, such as 0.5")
     return held
 
 
