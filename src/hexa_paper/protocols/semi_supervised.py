@@ -7,6 +7,7 @@ F26.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def _labelled(
 
 
 def rows_of(source: Source, file: Path) -> Labels:
-    """The positions of the images whose file names the list holds. Raises UserError for names that are not there."""
+    """The positions of the images whose file names the list holds. Raises UserError for names that are not there, or twice."""
     try:
         names = [Path(line.strip()).name for line in file.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
@@ -115,6 +116,11 @@ def rows_of(source: Source, file: Path) -> Labels:
     missing = [name for name in names if name not in place]
     if missing or not names:
         told = f"{len(missing)} of its {len(names)} names are not in {source!r}: {some(missing)}"
+        raise UserError(f"list_file {file}: {told}")
+    times = Counter(Path(path).name for path in source.paths)
+    unclear = [name for name in names if times[name] > 1]
+    if unclear:
+        told = f"several images of {source!r} are called {some(unclear)}; rename them"
         raise UserError(f"list_file {file}: {told}")
     return np.array([place[name] for name in names], dtype=np.int64)
 
