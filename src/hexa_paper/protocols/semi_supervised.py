@@ -107,7 +107,7 @@ def _labelled(
 
 
 def rows_of(source: Source, file: Path) -> Labels:
-    """The positions of the images whose file names the list holds. Raises UserError for names that are not there, or twice."""
+    """The positions of the images whose file names the list holds. Raises UserError for names of none or several."""
     try:
         names = [Path(line.strip()).name for line in file.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
