@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
+from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Labels
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
@@ -95,6 +96,14 @@ def test_svm_grid_search(preset: str, costs: tuple[float, ...], train: int) -> N
     if preset == "goyal":
         chosen = set(found.details["costs"].values())
         assert len(chosen) > 1, "else the search is not seen to matter"
+
+
+def test_svm_few_negatives() -> None:
+    """Folds need images without the class, too."""
+    made = task()
+    made.fit.labels[2:, 0] = 1
+    with pytest.raises(UserError, match="negative images than the 3 folds"):
+        svm.run(made, svm.SVMOptions())
 
 
 def test_pcl_low_shot_draw() -> None:

@@ -116,12 +116,15 @@ def run(task: Task, options: SVMOptions) -> Outcome:
     how = (options.max_iterations, task.seed)
     costs = [options.costs[0]] * task.num_classes
     if len(options.costs) > 1:
-        counts = dict(zip(task.class_names, map(np.count_nonzero, positive), strict=True))
-        rare = [name for name, count in counts.items() if count < options.folds]
+        rare = [
+            name
+            for name, mask in zip(task.class_names, positive, strict=True)
+            if min(mask.sum(), (~mask).sum()) < options.folds
+        ]
         if rare:
             raise UserError(
-                f"{some(rare)}: fewer positive images than the {options.folds} folds; give one cost (--costs 0.5), "
-                f"or at least {options.folds} images of each class"
+                f"{some(rare)}: fewer positive or negative images than the {options.folds} folds; give one cost (--costs 0.5), "
+                f"or at least {options.folds} images with and without each class"
             )
         # large costs take longest: first, so that no process waits long for the last job of a class
         order = np.argsort(options.costs)[::-1]
