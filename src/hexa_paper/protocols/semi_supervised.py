@@ -113,14 +113,10 @@ def rows_of(source: Source, file: Path) -> Labels:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"list_file {file}: cannot be read ({error})") from None
     place = {Path(path).name: position for position, path in enumerate(source.paths)}
-    missing = [name for name in names if name not in place]
-    if missing or not names:
-        told = f"{len(missing)} of its {len(names)} names are not in {source!r}: {some(missing)}"
-        raise UserError(f"list_file {file}: {told}")
     times = Counter(Path(path).name for path in source.paths)
-    unclear = [name for name in names if times[name] > 1]
-    if unclear:
-        told = f"several images of {source!r} are called {some(unclear)}; rename them"
+    unfit = [name for name in names if times[name] != 1]
+    if unfit or not names:
+        told = f"{len(unfit)} of its {len(names)} names are not in {source!r}, or of several images: {some(unfit)}"
         raise UserError(f"list_file {file}: {told}")
     return np.array([place[name] for name in names], dtype=np.int64)
 
