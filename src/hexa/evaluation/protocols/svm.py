@@ -119,7 +119,7 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         rare = [
             name
             for name, mask in zip(task.class_names, positive, strict=True)
-            if min(mask.sum(), (~mask).sum()) < options.folds
+            if np.bincount(mask, minlength=2).min() < options.folds
         ]
         if rare:
             raise UserError(
