@@ -22,6 +22,7 @@ from hexa.comparison.labelled import (
     showable,
     shown_by,
 )
+from hexa.comparison.verdict import Pair
 from hexa.config import UserError
 from hexa.evaluation.protocols.probe import fit_probe
 
@@ -110,6 +111,7 @@ def test_paired_interval_pseudo_counts(won: int, lost: int, comparisons: int) ->
     few = paired(np.zeros(19), np.full(19, 100.0), DECIDING)
     assert few.sign == 0
     assert str(few) == "+100.0, too few images or groups to tell"
+    assert Pair(0, 1, 0, {DECIDING: few}).record["differences"] == {DECIDING: [100.0, 100.0]}
 
 
 def reached(knn: float, probe: float) -> Scores:

@@ -53,6 +53,9 @@ def test_thumbnail_near_duplicates(
     none = leakage.duplicates(thumbs[:2], thumbs[:0])
     assert none.tolist() == [-1, -1]
     monkeypatch.setattr(leakage, "_CHUNK", 2)
+    kinds = torch.tensor([1, 0, 1, 0])
+    of_class = leakage.duplicates(thumbs[[2, 2, 6, 2]], labels=kinds)
+    assert of_class.tolist() == [-1, -1, 0, 1]
     in_chunks = leakage.duplicates(thumbs)
     assert in_chunks.tolist() == expected
     earlier = leakage.duplicates(thumbs[5:], thumbs[:5])

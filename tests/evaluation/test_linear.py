@@ -196,7 +196,14 @@ def test_linear_rate_choice() -> None:
     assert found["metrics"]["top1"] > 85
     assert found["protocol"] == "linear/cifar-20ep-lr1e-07,0.01"
     one = evaluate(
-        "linear", "pixels:8", "digits", preset="cifar", learning_rates=0.01, epochs=2, **QUIET
+        "linear",
+        "pixels:8",
+        "digits",
+        preset="cifar",
+        learning_rates=0.01,
+        epochs=2,
+        selection=1e-9,
+        **QUIET,
     )
     assert one["details"]["held_out"] == {}, "one rate needs no choice"
     assert one["metrics"]["top1"] == one["metrics"]["top1_best_rate"]

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from hexa.config import UserError
+from hexa.data import open_source
+from hexa.data.sources.source import ArraySource
 from hexa.evaluation import evaluate
-from hexa.evaluation.split import draw_per_class, folds, stratified_part
+from hexa.evaluation.split import _class_names, draw_per_class, folds, hold_out, stratified_part
 from hexa.runtime.random import Stream
-from tests.evaluation.given import QUIET
+from tests.evaluation.given import QUIET, noise_images
 
 LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 5], [40, 10, 3, 1]))
 
@@ -33,6 +36,8 @@ def test_stratified_part() -> None:
     other = stratified_part(LABELS, 0.2, Stream(1))
     assert np.array_equal(again, held)
     assert not np.array_equal(other, held)
+    with pytest.raises(UserError, match="selects no image"):
+        stratified_part(np.arange(10) // 5, 0.1, Stream(0))
 
 
 def test_fold_partition() -> None:
@@ -54,6 +59,15 @@ def test_fold_remaining_classes() -> None:
     labels = np.array([0, 0, 1, 1, 1])
     for part in folds(labels, 5, Stream(3)):
         assert set(np.delete(labels, part)) == {0, 1}
+
+
+def test_hold_out_groups(tmp_path: Path) -> None:
+    """Groups are on one side."""
+    names = [f"{kind}/p{visit}/{n}.png" for kind in "ab" for visit in range(5) for n in range(4)]
+    source = open_source(noise_images(tmp_path, dict.fromkeys(names, (8, 8))))
+    fit, out = hold_out(source, 0.2, Stream(0))
+    assert len(out) == 8
+    assert not set(fit.groups()) & set(out.groups())
 
 
 def test_draw_per_class() -> None:
@@ -88,3 +102,14 @@ def test_train_test_contents(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "train", tmp_path / "test")
     with pytest.raises(UserError, match="would be scored on the images it learns from"):
         evaluate("knn", "pixels:8", f"folder:{tmp_path}", **options)
+
+
+def test_class_folders_of_numbers() -> None:
+    """Folders 0 to 10 sort as text, unlike labels that are numbers."""
+    labels = np.arange(11)
+    test = ArraySource(torch.zeros(11, 3, 8, 8, dtype=torch.uint8), labels)
+    padded, text = (sorted(shape.format(n) for n in labels) for shape in ("{:02}", "{}"))
+    sources = [ArraySource(test.images + 1, labels, names) for names in (padded, text)]
+    assert _class_names("x", sources[0], test, True) == padded
+    with pytest.raises(UserError, match="name the folders 00"):
+        _class_names("x", sources[1], test, True)

@@ -12,6 +12,7 @@ from sklearn.model_selection import GridSearchCV, StratifiedKFold
 from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
+from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Labels
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
@@ -95,6 +96,29 @@ def test_svm_grid_search(preset: str, costs: tuple[float, ...], train: int) -> N
     if preset == "goyal":
         chosen = set(found.details["costs"].values())
         assert len(chosen) > 1, "else the search is not seen to matter"
+
+
+@pytest.mark.parametrize(("protocol", "drawn"), [(svm, "-3-folds"), (low_shot, "")])
+def test_svm_identities(protocol: Any, drawn: str) -> None:
+    """Identities name all costs and the solver's limit, unless they are as published."""
+    published = protocol.PROTOCOL.presets["goyal"]
+    changes = {"costs": (0.5, 1.0), "max_iterations": 9}
+    for options, end in (
+        (published, f"-26-costs{drawn}-difficult-ignored"),
+        (
+            published.model_copy(update=changes),
+            f"-C0.5,1{drawn}-difficult-ignored-max_iterations=9",
+        ),
+    ):
+        assert protocol.PROTOCOL.identity("goyal", options).endswith(end)
+
+
+def test_svm_few_negatives() -> None:
+    """Folds need images without the class, too."""
+    made = task()
+    made.fit.labels[2:, 0] = 1
+    with pytest.raises(UserError, match="negative images than the 3 folds"):
+        svm.run(made, svm.SVMOptions())
 
 
 def test_pcl_low_shot_draw() -> None:

@@ -54,6 +54,8 @@ def test_paired_seed_verdict(make_run: MakeRun) -> None:
     assert "bb0 and 2 more is better than a0 and 2 more: +2.0 ± 0.2 points" in said
     assert "paired over 3 seeds" in said
     assert scores.verdicts(runs[:3], ["a", "b", "c"]) == []
+    (few,) = scores.verdicts([*runs[:3], runs[4]], list("abcd"))
+    assert "fewer than two seeds" in few
 
 
 def agresti_caffo(first: float, second: float, images: int) -> float:

@@ -69,7 +69,9 @@ class Pair:
     @property
     def record(self) -> dict[str, Any]:
         """All numbers of the pair, for JSON; a difference is a list of points and half of the interval."""
-        differences = {name: [one.points, one.half] for name, one in self.differences.items()}
+        differences = {
+            name: [one.points, min(one.half, 100.0)] for name, one in self.differences.items()
+        }
         return {**vars(self), "differences": differences}
 
     @property

@@ -35,8 +35,6 @@ def fit_and_test(
         raise UserError("holdout and test_data both say which images to score; give one of them")
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
-        if not len(test):
-            raise UserError("holdout selects no image; give a larger share, such as 0.5")
     names = _class_names(data, fit, test, request.holdout is None)
     count = 1 if fit.classes is None else len(np.unique(fit.classes))
     if request.images is not None and request.images < count:
@@ -67,6 +65,13 @@ def _class_names(
         different = sorted(set(names) ^ set(test.class_names))
         told = some(different) if different else "in their order"
         raise UserError(f"data '{data}': the classes of train and test differ: {told}")
+    both = fit.class_names and test.class_names
+    numbers = map(int, names) if not both and all(map(str.isdecimal, names)) else ()
+    if list(numbers) not in ([], [*range(len(names))]):
+        raise UserError(
+            f"data '{data}': classes called {some(names)} do not sort like the numbers of the other split; "
+            "name the folders 00, 01 …, or give class folders for both"
+        )
     if fit.labels.ndim > 1:
         return _numbered(names, fit.labels.shape[1])
     names = _numbered(names, 1 + int(max(fit.labels.max(), test.labels.max())))
@@ -129,9 +134,19 @@ def hold_out(
     share: float,
     stream: Stream,
 ) -> tuple[Source, Source]:
-    """The labelled images of a source without a part of `share` of every class, and that part."""
+    """The labelled images of a source without a part of `share` of every class, and that part.
+
+    The part has whole groups, unless these would be of one class.
+    """
     assert source.labels is not None
-    held = stratified_part(source.labels, share, stream)
+    held = np.zeros(len(source), dtype=np.bool_)
+    groups = source.groups()
+    classes = source.classes
+    if groups is not None and classes is not None:
+        parts = folds(classes, max(2, round(1 / share)), stream, groups)
+        held[max(parts, key=lambda part: len(np.unique(classes[part])), default=[])] = True
+    if len(np.unique(source.labels[held])) < 2:
+        held = stratified_part(source.labels, share, stream)
     return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
 
 
@@ -151,13 +166,15 @@ def stratified_part(
 ) -> Mask:
     """True for the images of a part of `share` of every class; bool [N]. A class keeps at least one image outside.
 
-    Multi-label images, labels [N, C], are drawn from all alike.
+    Multi-label images, labels [N, C], are drawn from all alike. Raises UserError for an empty part.
     """
     if labels.ndim > 1:
         labels = np.zeros(len(labels), dtype=np.int64)
     held = np.zeros(len(labels), dtype=np.bool_)
     for rows in shuffled(labels, stream).values():
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
+    if not held.any():
+        raise UserError(f"a share of {share:g} selects no image; give a larger share, such as 0.5")
     return held
 
 

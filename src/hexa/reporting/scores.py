@@ -58,8 +58,8 @@ def verdicts(
 ) -> list[str]:
     """A sentence on each difference in top-1 and robust accuracy of two arms; none for other numbers of arms.
 
-    Arms that share two seeds or more are compared in pairs of one seed. Otherwise the interval is over test images,
-    which results do not store one by one, so that it is not paired.
+    Arms that share two seeds or more are compared in pairs of one seed. With one seed each, the interval is over test
+    images, which results do not store one by one, so that it is not paired.
     """
     arms = _arms(runs, names)
     if len(arms) != 2:
@@ -100,6 +100,8 @@ def _difference(
     if len(gains) > 1:
         gain = statistics.fmean(gains)
         half = half_width(gains)
+    elif max(len(first), len(second)) > 1:
+        return "the arms share fewer than two seeds, so nothing is compared; train both with the same seeds"
     else:
         before, images = next(iter(first.values()))
         after, _ = next(iter(second.values()))

@@ -7,6 +7,7 @@ F26.
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -106,15 +107,16 @@ def _labelled(
 
 
 def rows_of(source: Source, file: Path) -> Labels:
-    """The positions of the images whose file names the list holds. Raises UserError for names that are not there."""
+    """The positions of the images whose file names the list holds. Raises UserError for names of none or several."""
     try:
         names = [Path(line.strip()).name for line in file.read_text().splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"list_file {file}: cannot be read ({error})") from None
     place = {Path(path).name: position for position, path in enumerate(source.paths)}
-    missing = [name for name in names if name not in place]
-    if missing or not names:
-        told = f"{len(missing)} of its {len(names)} names are not in {source!r}: {some(missing)}"
+    times = Counter(Path(path).name for path in source.paths)
+    unfit = [name for name in names if times[name] != 1]
+    if unfit or not names:
+        told = f"{len(unfit)} of its {len(names)} names are not in {source!r}, or of several images: {some(unfit)}"
         raise UserError(f"list_file {file}: {told}")
     return np.array([place[name] for name in names], dtype=np.int64)
 

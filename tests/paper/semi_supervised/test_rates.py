@@ -74,3 +74,6 @@ def test_labelled_image_list(tmp_path: Path) -> None:
         semi_supervised.rows_of(source, tmp_path / "other.txt")
     with pytest.raises(UserError, match="cannot be read"):
         semi_supervised.rows_of(source, tmp_path / "none.txt")
+    source.paths[5] = "elsewhere/000011"
+    with pytest.raises(UserError, match="of several images: 000011"):
+        semi_supervised.rows_of(source, tmp_path / "list.txt")

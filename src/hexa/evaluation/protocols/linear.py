@@ -136,9 +136,10 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
     x, y, test_x, test_y = (part.to(task.device) for part in task.both_features())
     rates = options.learning_rates
     stream = Stream(task.seed).child("selection")
-    held = torch.from_numpy(stratified_part(y.cpu().numpy(), options.selection, stream))
     tested = {}
     held_out = {}
+    if len(rates) > 1:
+        held = torch.from_numpy(stratified_part(y.cpu().numpy(), options.selection, stream))
     for number, rate in enumerate(rates):
         task.report("fitting classifiers", number, len(rates))
         how = (task.num_classes, rate, options, task.seed)

@@ -21,6 +21,7 @@ from hexa.evaluation.protocols.svm import (
     images_of,
     in_parallel,
     name_of_costs,
+    name_of_settings,
     scored,
 )
 from hexa.runtime.random import Stream
@@ -128,7 +129,7 @@ def _identity(preset: str, options: LowShotOptions) -> str:
     sampling = "" if options.sampling == preset else f"-{options.sampling}-sampling"
     drawn = f"k{shots}-{options.draws}-draws"
     costs = name_of_costs(options.costs)
-    return f"{preset}{sampling}-{drawn}-{costs}-difficult-{options.difficult_in_test}"
+    return f"{preset}{sampling}-{drawn}-{costs}-{name_of_settings(options)}"
 
 
 PROTOCOL = Protocol(

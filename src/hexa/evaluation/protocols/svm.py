@@ -19,7 +19,7 @@ from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
 from hexa.evaluation.average_precision import average_precision
 from hexa.evaluation.linear_svm import Array
-from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task
+from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
 
 #: Goyal et al. (ICCV 2019): 1e-7 … 1e2 in their documentation, and the powers of ½ their code adds.
 GOYAL_COSTS = tuple(sorted({*(10.0**n for n in range(-7, 3)), *(0.5**n for n in range(4, 20))}))
@@ -116,12 +116,15 @@ def run(task: Task, options: SVMOptions) -> Outcome:
     how = (options.max_iterations, task.seed)
     costs = [options.costs[0]] * task.num_classes
     if len(options.costs) > 1:
-        counts = dict(zip(task.class_names, map(np.count_nonzero, positive), strict=True))
-        rare = [name for name, count in counts.items() if count < options.folds]
+        rare = [
+            name
+            for name, mask in zip(task.class_names, positive, strict=True)
+            if np.bincount(mask, minlength=2).min() < options.folds
+        ]
         if rare:
             raise UserError(
-                f"{some(rare)}: fewer positive images than the {options.folds} folds; give one cost (--costs 0.5), "
-                f"or at least {options.folds} images of each class"
+                f"{some(rare)}: fewer positive or negative images than the {options.folds} folds; give one cost (--costs 0.5), "
+                f"or at least {options.folds} images with and without each class"
             )
         # large costs take longest: first, so that no process waits long for the last job of a class
         order = np.argsort(options.costs)[::-1]
@@ -154,14 +157,21 @@ def run(task: Task, options: SVMOptions) -> Outcome:
 
 def name_of_costs(costs: tuple[float, ...]) -> str:
     """The part of a protocol id that names the costs."""
-    return f"C{costs[0]:g}" if len(costs) == 1 else f"{len(costs)}-costs"
+    if costs == GOYAL_COSTS:
+        return f"{len(costs)}-costs"
+    return "C" + ",".join(f"{cost:g}" for cost in costs)
+
+
+def name_of_settings(settings: SVMSettings) -> str:
+    """The end of a protocol id: how difficult images are scored, and a limit of the solver that is not Goyal's."""
+    solved = SVMSettings(max_iterations=settings.max_iterations)
+    changed = named_changes(SVMSettings(), solved, ())
+    return f"difficult-{settings.difficult_in_test}{changed}"
 
 
 def _identity(preset: str, options: SVMOptions) -> str:
     selection = f"-{options.folds}-folds" if len(options.costs) > 1 else ""
-    return (
-        f"{preset}-{name_of_costs(options.costs)}{selection}-difficult-{options.difficult_in_test}"
-    )
+    return f"{preset}-{name_of_costs(options.costs)}{selection}-{name_of_settings(options)}"
 
 
 PROTOCOL = Protocol(
