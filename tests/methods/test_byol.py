@@ -74,8 +74,8 @@ def test_byol_target_momentum() -> None:
     found = len([name for name in online if name.startswith("head.1")])
     assert found == 6
     assert made.total_steps == 20
-    values = [cosine_momentum(0.9, k, 20) for k in (0, 10, 20)]
-    assert values == pytest.approx([0.9, 0.95, 1.0])
+    values = [cosine_momentum(0.9, k, 20) for k in (0, 10, 20, 30)]
+    assert values == pytest.approx([0.9, 0.95, 1.0, 1.0])
     assert values[1] == pytest.approx(1 - 0.1 * (math.cos(math.pi / 2) + 1) / 2)
 
 

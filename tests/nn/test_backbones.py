@@ -20,6 +20,12 @@ scriptable exportable no_jit num_classes in_chans kwargs_filter model_cfg pruned
 file url self"""
 
 
+def test_resnet_initialisation() -> None:
+    """No batch-norm of a ResNet begins with weights of 0."""
+    network = backbones.build(NetworkConfig(name="resnet18"))
+    assert all((p == 1).all() for name, p in network.named_parameters() if "bn2.weight" in name)
+
+
 @pytest.mark.parametrize("name", OTHERS.split())
 def test_timm_option_filter(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only parameters of the network class reach timm."""

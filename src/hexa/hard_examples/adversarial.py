@@ -57,8 +57,8 @@ class Adversarial(HardExample):
     steps: PositiveInt = 1
     """Number of steps; the first is free if the gradient is shared."""
     random_start: bool | NonNegativeFloat = 0.0
-    """Start from a random point of the ball with radius `random_start` · ε (true is 1); then no
-    step is free (D4)."""
+    """Start from a random point of the ball (l2: of its surface) with radius `random_start` · ε
+    (true is 1); then no step is free (D4)."""
     project: bool = True
     """Project views to the ball, Π_ε. With false, views stay where the step from a random start
     ends, as in N-FGSM (random_start 2, step_size ε)."""
@@ -77,6 +77,8 @@ class Adversarial(HardExample):
     def _reaches_its_radii(self) -> Self:
         if self.unit == "rms" and self.norm == "linf":
             raise ValueError("unit rms needs an l2 ball; use norm l2 or unit grey")
+        if (self.norm, self.unit) == ("l2", "grey"):
+            raise ValueError("an l2 ball of 1/255 changes nothing; use unit pixel or rms")
         several = isinstance(self.epsilon, tuple)
         largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
         if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:

@@ -203,6 +203,9 @@ def build(config: NetworkConfig) -> nn.Module:
     padding = options.pop("stem_padding", 1)
     if "norm_eps" in options:
         options["norm_layer"] = functools.partial(LayerNorm, eps=options.pop("norm_eps"))
+    if timm.models.is_model_in_modules(config.name, "resnet"):
+        # as torchvision and the published codes; timm begins with weights of 0
+        options.setdefault("zero_init_last", False)
     try:
         channels = {} if config.channels == 3 else {"in_chans": config.channels}
         network = cast(

@@ -82,7 +82,7 @@ class Objective:
         """
         if step is None or self.steps is None:
             return self.hard_examples
-        share = step / self.steps
+        share = min(step, self.steps - 1) / self.steps  # a run with a time limit may be longer
         return {n: hard for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
 
     def plan(self, step: int | None = None) -> StepPlan:

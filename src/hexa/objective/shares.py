@@ -86,10 +86,11 @@ class ObjectiveConfig(Config):
         """
         rows = {}
         begin = 0.0
+        end = 0
         for name, share in shares.items():
-            start = round(begin * batch_size)
-            end = round((begin + share) * batch_size)
-            rows[name] = slice(start, min(max(end, start + 1), batch_size))
+            start = end if self.split else 0
+            end = min(max(round((begin + share) * batch_size), start + 1), batch_size)
+            rows[name] = slice(start, end)
             if self.split:
                 begin += share
         if any(part.start >= part.stop for part in rows.values()):

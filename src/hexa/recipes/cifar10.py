@@ -1,6 +1,6 @@
 """CIFAR-10 with every method, on ResNet-18; `+small` trains a small network in minutes on two cores.
 
-MoCo-v2 has the settings of the MoCo demo (F4); SimCLR (F6) and SimSiam have the published settings for this image size.
+MoCo-v2 has the settings of the MoCo demo (F4); SimCLR (F6) and SimSiam have published optimizer settings.
 Rotation has the published batch size, momentum and weight decay, but another schedule. For the other methods, no
 official settings exist (F8): fields of the method are scaled down with the network, and optimizer and schedule are those
 of MoCo or, for methods with prototypes, those published for batches of 256. A head has a few hundred prototypes, because
