@@ -129,7 +129,6 @@ MISTAKES = {
     "pretrain digits-moco-v2 --batch-size --optimizer.learning_rate": "give a value",
     "pretrain digits-moco-v2 --views.scale 0.2 1 --epochs 0": "epochs: ",
     "embed pixels:8 --data digits --out=~/features": f"--out {Path.home()}/features: the name must",
-    "pretrain digits-hexa-moco --hard_examples.adversarial.norm l2": "use unit pixel or rms",
     "pretrain digits-moco-v2 --hard_examples.adverserial.epsilon 2": "did you mean 'adversarial'?",
     "pretrain digits-moco-v2 --data digts": "did you mean 'digits'",
     "pretrain nowhere.py:recipe": "nowhere.py: no such file",

@@ -77,8 +77,6 @@ class Adversarial(HardExample):
     def _reaches_its_radii(self) -> Self:
         if self.unit == "rms" and self.norm == "linf":
             raise ValueError("unit rms needs an l2 ball; use norm l2 or unit grey")
-        if (self.norm, self.unit) == ("l2", "grey"):
-            raise ValueError("an l2 ball of 1/255 changes nothing; use unit pixel or rms")
         several = isinstance(self.epsilon, tuple)
         largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
         if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:
