@@ -120,7 +120,7 @@ def page(rows: Sequence[Row], there: Sequence[str]) -> str:
 
 
 def _found(rows: Sequence[Row], name: str) -> str:
-    """Whether both contrasts are gains or losses, as sentences."""
+    """Return sentences that say of each contrast whether it is a gain or a loss."""
     found = primary(rows, name)
     said = []
     for (label, one), (low, high) in zip(

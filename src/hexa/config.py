@@ -141,8 +141,8 @@ class Config(pydantic.BaseModel):
 
     @pydantic.field_validator("*", mode="before")
     @classmethod
-    def _no_number(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """Refuse true, which stands for a forgotten value, where pydantic would read it as 1."""
+    def _no_forgotten_value(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
+        """Refuse true, which stands for a forgotten value, and false, where pydantic would read numbers."""
         if isinstance(value, bool):
             field = cls.model_fields[info.field_name or ""]
             if "bool" not in str(field.annotation):

@@ -12,6 +12,7 @@ import torch
 from timm.models import _hub as timms_hub
 from torch import Tensor, nn
 
+from hexa.nn.normalize import IMAGENET_MEAN
 from hexa.weights import folders
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone
@@ -147,8 +148,11 @@ def test_transformers_clip_towers(tmp_path: Path) -> None:
             return model.vision_model(images).pooler_output
 
     assert_features(load_backbone(tmp_path), PooledOutput())
+    path = tmp_path / "processor_config.json"
+    path.write_text('{"image_processor": [1]}')
+    assert load_backbone(tmp_path).mean == IMAGENET_MEAN
     inside = {"image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
-    (tmp_path / "processor_config.json").write_text(json.dumps({"image_processor": inside}))
+    path.write_text(json.dumps({"image_processor": inside}))
     assert load_backbone(tmp_path).mean == pytest.approx(inside["image_mean"])
     # a config may leave out the values of CLIP
     whole = folders._of_transformers(hub.CLIPVisionConfig().to_dict(), tmp_path)

@@ -174,7 +174,7 @@ def _number(request: AdaptRequest, name: str) -> int | None:
         return None
     try:
         return int(value)
-    except ValueError:
+    except (TypeError, ValueError):
         raise field_error(name, f"must be an integer, got '{value}'") from None
 
 

@@ -66,10 +66,10 @@ def duplicates(asked: Tensor, others: Tensor | None = None, labels: Tensor | Non
     for start in range(0, len(asked), _CHUNK):
         apart = torch.cdist(asked[start : start + _CHUNK], bank) / bank.shape[1] ** 0.5
         if others is None:
-            later = torch.ones_like(apart, dtype=torch.bool).triu(start)
+            excluded = torch.ones_like(apart, dtype=torch.bool).triu(start)
             if labels is not None:
-                later |= labels[start : start + _CHUNK, None] != labels
-            apart.masked_fill_(later, torch.inf)
+                excluded |= labels[start : start + _CHUNK, None] != labels
+            apart.masked_fill_(excluded, torch.inf)
         least, row = apart.min(1)
         found.append(torch.where(least < ALIKE, row, -1))
     return torch.cat(found).numpy()

@@ -65,13 +65,14 @@ def _class_names(
         different = sorted(set(names) ^ set(test.class_names))
         told = some(different) if different else "in their order"
         raise UserError(f"data '{data}': the classes of train and test differ: {told}")
-    both = fit.class_names and test.class_names
-    numbers = map(int, names) if not both and all(map(str.isdecimal, names)) else ()
-    if list(numbers) not in ([], [*range(len(names))]):
-        raise UserError(
-            f"data '{data}': classes called {some(names)} do not sort like the numbers of the other split; "
-            "name the folders 00, 01 …, or give class folders for both"
-        )
+    one_side = not (fit.class_names and test.class_names)
+    if one_side and all(map(str.isdecimal, names)):
+        numbers = list(map(int, names))
+        if numbers != list(range(len(names))):
+            raise UserError(
+                f"data '{data}': classes called {some(names)} do not sort like the numbers of the other split; "
+                "name the folders 00, 01 …, or give class folders for both"
+            )
     if fit.labels.ndim > 1:
         return _numbered(names, fit.labels.shape[1])
     names = _numbered(names, 1 + int(max(fit.labels.max(), test.labels.max())))
@@ -143,8 +144,10 @@ def hold_out(
     groups = source.groups()
     classes = source.classes
     if groups is not None and classes is not None:
-        parts = folds(classes, max(2, round(1 / share)), stream, groups)
-        held[max(parts, key=lambda part: len(np.unique(classes[part])), default=[])] = True
+        for part in folds(classes, max(2, round(1 / share)), stream, groups):
+            if len(np.unique(classes[part])) > len(np.unique(classes[held])):
+                held[:] = False
+                held[part] = True
     if len(np.unique(source.labels[held])) < 2:
         held = stratified_part(source.labels, share, stream)
     return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])

@@ -98,7 +98,7 @@ def read(folder: Path, named: bool = False) -> Folder:
         if not processor:
             path = folder / "processor_config.json"  # of transformers 5
             processor = _json(path).get("image_processor")
-        if processor:
+        if isinstance(processor, dict):
             preparation = _of_processor(processor, path)
     return Folder(weights, config, preparation)
 

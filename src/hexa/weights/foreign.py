@@ -40,9 +40,9 @@ _WRAPPED_BLOCK = re.compile(
 )
 #: Name of a block in a chunk, as in DINOv2's training: blocks.1.7.
 _CHUNKED_BLOCK = re.compile(r"\bblocks\.\d+\.(\d+\.)")
-#: Tensors that a timm filter may drop, because the network computes them.
 #: Names of tensors that timm would resample to another patch size or window.
 _RESAMPLED = re.compile(r"patch_embed\.proj\.weight|.*relative_position_bias_table")
+#: Tensors that a timm filter may drop, because the network computes them.
 _COMPUTED = re.compile(r"(.*\.)?(relative_position_index|attn_mask|attention_bias_idxs)")
 
 
