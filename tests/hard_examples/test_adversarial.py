@@ -154,7 +154,7 @@ def test_root_mean_square_radius(epsilon: float) -> None:
         found = (255 * (view - x)).square().mean().sqrt()
         expected = torch.tensor(epsilon, dtype=view.dtype)
         torch.testing.assert_close(found, expected)
-    pixels = attack(norm="l2", unit="pixel", epsilon=size, step_size=size, clip=False)[1]
+    pixels = attack(norm="l2", epsilon=size, step_size=size, clip=False)[1]
     torch.testing.assert_close(pixels, adversarial, atol=1e-15, rtol=0)
 
 

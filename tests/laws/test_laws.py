@@ -175,7 +175,7 @@ def test_attack_ball_law(case: Case) -> None:
     made = case.examples()
     clean = made[STD]
     adversarial = made["adversarial"]
-    radius = (1 / 255 if config.unit == "grey" else 1.0) * config.epsilon
+    radius = (1 / 255 if config.unit_used == "grey" else 1.0) * config.epsilon
     generation = Branch.of(config.generation, update=False)
     gradient = clean.gradient(generation)
     if (

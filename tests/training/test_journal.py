@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 from hexa.training import journal as journals
 from hexa.training.journal import METRICS, TENSORBOARD, Journal
-from hexa.training.trackers import TensorBoard
+from hexa.training.trackers import State, TensorBoard
 
 
 def lines(folder: Path) -> list[dict[str, object]]:
@@ -71,3 +72,27 @@ def test_epoch_event_truncation(tmp_path: Path) -> None:
         "train",
         "train",
     ]
+
+
+class Failing:
+    """A tracker that fails when it logs, and when it ends."""
+
+    identity = "failing"
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        raise OSError("full")
+
+    def finish(self, state: State) -> None:
+        raise OSError("offline")
+
+
+def test_failing_tracker(tmp_path: Path) -> None:
+    """A failure is a warning; at the end it is only shown, so `interrupted` stays the last line."""
+    with closing(Journal(tmp_path).open(0, [Failing()])) as journal:
+        journal.write("interrupted", 3)
+    assert [line["event"] for line in lines(tmp_path)] == ["interrupted"]
+    with closing(Journal(tmp_path).open(3, [Failing()])) as journal:
+        journal.write("train", 4, loss=1.0)
+        journal.write("train", 5, loss=1.0)
+    found = [(line["event"], line["step"]) for line in lines(tmp_path)]
+    assert found == [("interrupted", 3), ("train", 4), ("warning", 4), ("train", 5)]

@@ -46,14 +46,14 @@ class Adversarial(HardExample):
     epsilon: (
         NonNegativeFloat | Annotated[tuple[NonNegativeFloat, ...], pydantic.Field(min_length=1)]
     ) = 1.0
-    """Radius ε of the ball, in units of 1/255 (see `unit`), such as 0.25. From a list, each image
-    draws one."""
+    """Radius ε of the ball, in units of 1/255 (l2: see `unit`), such as 0.25. From a list, each
+    image draws one."""
     step_size: NonNegativeFloat = 1.0
     """Step size η, in the same unit as `epsilon`. With one step only min(ε, η) matters."""
-    unit: Literal["grey", "pixel", "rms"] = "grey"
-    """Unit of ε and η. grey: 1/255. pixel: the whole range 0 to 1, usual for l2 (D2). rms, l2 only:
-    root mean square over an image in units of 1/255, so a step is as long as a sign step with the
-    same η at every image size."""
+    unit: Literal["grey", "pixel", "rms"] | None = None
+    """Unit of ε and η. grey: 1/255, the default for linf. pixel: the whole range 0 to 1, the default
+    for l2 (D2). rms, l2 only: root mean square over an image in units of 1/255, so a step is as long
+    as a sign step with the same η at every image size."""
     steps: PositiveInt = 1
     """Number of steps; the first is free if the gradient is shared."""
     random_start: bool | NonNegativeFloat = 0.0
@@ -75,11 +75,11 @@ class Adversarial(HardExample):
 
     @pydantic.model_validator(mode="after")
     def _reaches_its_radii(self) -> Self:
-        if self.unit == "rms" and self.norm == "linf":
+        if self.unit_used == "rms" and self.norm == "linf":
             raise ValueError("unit rms needs an l2 ball; use norm l2 or unit grey")
         several = isinstance(self.epsilon, tuple)
         largest = max(self.epsilon) if isinstance(self.epsilon, tuple) else self.epsilon
-        if (self.norm, self.unit) == ("linf", "grey") and largest > _FARTHEST:
+        if (self.norm, self.unit_used) == ("linf", "grey") and largest > _FARTHEST:
             problem = f"epsilon is in units of 1/255, and {largest:g}/255 destroys the image"
             raise ValueError(
                 f"{problem}; use at most {_FARTHEST}, or unit pixel for a share of the range 0 to 1"
@@ -96,11 +96,16 @@ class Adversarial(HardExample):
             raise ValueError(f"{problem}; use step_size {largest / self.steps:g} or more")
         return self
 
+    @property
+    def unit_used(self) -> str:
+        """The unit of ε and η: the field, or the default of the norm."""
+        return self.unit or ("pixel" if self.norm == "l2" else "grey")
+
     def judge(self) -> Self | None:
         """Return ten steps of ε / 4 in the same ball, for a single sign step with ε ≥ 2/255;
         otherwise None."""
         radius = self.epsilon
-        in_grey = (self.norm, self.unit) == ("linf", "grey")
+        in_grey = (self.norm, self.unit_used) == ("linf", "grey")
         if isinstance(radius, tuple) or self.steps > 1 or radius < _FEARED or not in_grey:
             return None
         return self.but(steps=_JUDGED_BY, step_size=radius / 4, random_start=1.0, project=True)
@@ -151,9 +156,9 @@ class Adversarial(HardExample):
 
     def _scale(self, crop: Tensor) -> float:
         """Return the pixel value, in [0, 1], of one unit of ε and η for crops [B, 3, S, S]."""
-        if self.unit == "pixel":
+        if self.unit_used == "pixel":
             return 1.0
-        return math.sqrt(crop[0].numel()) / 255 if self.unit == "rms" else 1 / 255
+        return math.sqrt(crop[0].numel()) / 255 if self.unit_used == "rms" else 1 / 255
 
     def _start(
         self, clean: tuple[Tensor, ...], epsilon: float | Tensor, stream: Stream

@@ -240,7 +240,7 @@ class _Session:
             if processes.is_main():
                 self._finish(trainer)
         finally:
-            journal.close(trainer.step)
+            journal.close()
         processes.barrier()
 
     def _trackers(self, trainer: Trainer, warnings: list[str]) -> list[Tracker]:

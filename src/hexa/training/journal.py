@@ -75,7 +75,7 @@ class Journal:
         if event in METRIC_EVENTS:
             prefix = "monitor/" if event == "monitor" else ""
             named = numbers({f"{prefix}{name}": value for name, value in values.items()})
-            self._tell(lambda tracker: tracker.log(named, step), step)
+            self.warn(step, self._tell(lambda tracker: tracker.log(named, step)))
 
     def warn(self, step: int, messages: Iterable[str]) -> None:
         """Log warnings and show them."""
@@ -105,22 +105,26 @@ class Journal:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(self.folder / METRICS)) from error
 
-    def _tell(self, act: Callable[[Tracker], None], step: int) -> None:
-        """Call every tracker. A tracker that fails is dropped with a warning, since it must not end
-        a training."""
+    def _tell(self, act: Callable[[Tracker], None]) -> list[str]:
+        """Call every tracker. Return a message for each one that failed; it is dropped, since it
+        must not end a training."""
+        messages = []
         for tracker in list(self._trackers):
             try:
                 act(tracker)
             except Exception as error:
                 self._trackers.remove(tracker)
                 why = f"{type(error).__name__}: {reason(error, 300)}"
-                message = f"{type(tracker).__name__} failed ({why}); the run continues without it"
-                self.warn(step, [message])
+                name = type(tracker).__name__
+                messages.append(f"{name} failed ({why}); the run continues without it")
+        return messages
 
-    def close(self, step: int = 0) -> None:
-        """Finish the trackers, whose failures become warnings of `step`, and close the file."""
+    def close(self) -> None:
+        """Finish the trackers and close the file. Failures of trackers are shown but not logged,
+        because scripts read from the last line whether the run was interrupted."""
         try:
-            self._tell(lambda tracker: tracker.finish(self._state), step)
+            for message in self._tell(lambda tracker: tracker.finish(self._state)):
+                self.reporter.say(f"warning: {message}")
         finally:
             if self.folder is not None:
                 self._file.close()
