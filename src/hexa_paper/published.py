@@ -96,6 +96,10 @@ _TABLES = {protocol: _table(name) for protocol, name in _DATA["protocols"].items
 _ONLY: dict[str, str] = _DATA["only"]
 #: Images that published numbers were learned from and scored on.
 _IMAGES: dict[str, list[int]] = _DATA["images"]
+#: {protocol: {data: presets}} of published numbers, where there are others.
+_PRESETS: dict[str, dict[str, list[str]]] = _DATA["presets"]
+#: Options that choose a column, or another row: results with them are comparable.
+_CHOICES = {"percent", "list_file", "shots"}
 
 
 def beside(result: Mapping[str, Any]) -> Comparison | None:
@@ -170,10 +174,12 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
         return "published with the labels of SimCLR's lists, here they were drawn; --list_file FILE gives a list"
     if name == "semi-supervised" and data == "CIFAR-10":
         return "published of one network and one length of training; compare with your own runs of both"
+    presets = _PRESETS.get(name, {}).get(data, [result["preset"]])
+    if result["preset"] not in presets:
+        return f"published with the settings of {' or '.join(presets)}: not comparable"
+    changed = result["deviations"].keys() - _CHOICES
     # VOC2012 may be asked for and missing
-    if name == "detect" and (
-        result["deviations"] or result["preset"] != "moco" or not result["options"]["with_2012"]
-    ):
+    if (changed and name != "robust") or not options.get("with_2012", True):
         return "published without the deviations of this one: not comparable"
     return ""
 

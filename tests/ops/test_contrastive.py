@@ -45,6 +45,23 @@ def test_info_nce_cross_entropy() -> None:
             torch.testing.assert_close(our_slope, their_slope, atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("positive_included", [False, True])
+def test_info_nce_small_temperature(positive_included: bool) -> None:
+    """With few keys and a small τ no term underflows in fp32."""
+    n = unit(2, 8, seed=2)
+    q = unit(1, 64, 8)
+    k = n[:1].expand(1, 64, 8)
+    others = n[1:] if positive_included else n
+    exact = q.clone().requires_grad_()
+    naive(exact, k, others, 0.005, None).sum().backward()
+    rows = q.float().requires_grad_()
+    loss = info_nce(rows, k.float(), n.float(), 0.005, positive_included=positive_included)
+    expected = naive(q, k, others, 0.005, None)
+    torch.testing.assert_close(loss.double(), expected, atol=1e-3, rtol=0)
+    loss.sum().backward()
+    torch.testing.assert_close(rows.grad.double(), exact.grad, atol=0.02, rtol=0)
+
+
 def test_info_nce_extra_similarities() -> None:
     """Extra similarities receive a gradient, and minus infinity excludes them."""
     q = unit(1, 4, 6)

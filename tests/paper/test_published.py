@@ -13,7 +13,9 @@ def result(
     protocol: str, metrics: dict[str, float], known_as: str | None, images: int, fit: int = 5011
 ) -> dict[str, Any]:
     facts = {"fit": {"images": fit}, "test": {"known_as": known_as, "images": images}}
-    return {"protocol": protocol, "metrics": metrics, "data_facts": facts}
+    preset = protocol.partition("/")[2]
+    made = {"protocol": protocol, "preset": preset, "metrics": metrics, "data_facts": facts}
+    return made | {"options": {}, "deviations": {}}
 
 
 def test_published_row_beside_result() -> None:
@@ -54,6 +56,27 @@ def test_published_row_beside_result() -> None:
     found = published.beside({**semi, "options": {"percent": 1.0}})
     assert found.columns == ("1 % top1", "1 % top5")
     assert found.own == (60.0, 80.0)
+
+
+def test_other_settings() -> None:
+    """Published rows of other settings, or beside changed options, are not comparable."""
+    top1 = {"top1": 60.0}
+    probe = result("linear/moco", top1, "ImageNet", 50_000, fit=1_281_167)
+    assert published.beside(probe).caution == ""
+    changed = published.beside(probe | {"deviations": {"epochs": [100, 2]}})
+    assert "without the deviations" in changed.caution
+    for protocol, data, fit, test in (
+        ("linear/moco-ablation", "ImageNet", 1_281_167, 50_000),
+        ("linear/moco", "CIFAR-10", 50_000, 10_000),
+        ("low-shot/goyal", "VOC07", 5011, 4952),
+    ):
+        metrics = top1 | {"mAP@4": 1.0}
+        found = published.beside(result(protocol, metrics, data, test, fit))
+        assert found.caution.startswith("published with the settings of")
+    few = result("low-shot/pcl", {"mAP@4": 2.0}, "VOC07", 4952) | {
+        "deviations": {"shots": [[1, 2], [4]]}
+    }
+    assert published.beside(few).caution == ""
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from hexa.runtime.precision import at_least_fp32
 
+#: Smallest τ at which exp(−2/τ) is a normal number of fp32.
+_SAFE_TEMPERATURE = 0.03
+
 
 def info_nce(
     query: Tensor,
@@ -61,8 +64,9 @@ def is_nearest(
 class _LogSumExp(torch.autograd.Function):
     """log Σ_j exp(q·n_j/τ) for unit rows, [N, D] × [K, D] -> [N], with a gradient to q only.
 
-    Similarities of unit rows are at most 1, so 1/τ is subtracted instead of the maximum. One buffer
-    [N, K] holds all intermediate values and becomes the softmax that the backward pass needs.
+    Similarities of unit rows are in [−1, 1], so 1/τ is subtracted instead of the maximum, unless τ
+    is so small that every term could underflow. One buffer [N, K] holds all intermediate values and
+    becomes the softmax that the backward pass needs.
     """
 
     @staticmethod
@@ -72,11 +76,17 @@ class _LogSumExp(torch.autograd.Function):
         negatives: Tensor,
         temperature: float,
     ) -> Tensor:
-        weights = torch.mm(query, negatives.T).sub_(1).div_(temperature).exp_()
+        weights = torch.mm(query, negatives.T)
+        highest: float | Tensor = 1.0
+        if temperature < _SAFE_TEMPERATURE:
+            highest = weights.amax(1, keepdim=True)
+        weights.sub_(highest).div_(temperature).exp_()
         total = weights.sum(1)
         ctx.save_for_backward(weights, total, negatives)
         ctx.temperature = temperature
-        return total.log() + 1 / temperature
+        if isinstance(highest, Tensor):
+            highest = highest.squeeze(1)
+        return total.log() + highest / temperature
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
