@@ -17,7 +17,7 @@ from hexa.config import UserError, nearest, some
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.labels import column_of
 from hexa.data.sources.source import Source, digest, reported, sample
-from hexa.data.sources.splits import SPLIT_NAMES, files_by_prefix, files_by_split
+from hexa.data.sources.splits import files_by_split, named_parts
 from hexa.runtime.paths import Inside, location
 from hexa.runtime.resources import usable_memory
 
@@ -57,7 +57,7 @@ class ArrowSource(Source):
 class ParquetSource(ArrowSource):
     """Parquet files with a column of image files (bytes, or structs with bytes) and optionally a label column.
 
-    A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. Encoded
+    Files are named train.parquet and test.parquet, train-00000-of-00002.parquet or otherwise (`files_by_split`). Encoded
     images are kept in memory, at most N bytes for PATH,bytes=N. Without N, all Parquet sources of the process together
     may use half of the memory. Raises UserError if a split unpacks to more. An image of more than a gigabyte is
     unreadable.
@@ -165,17 +165,24 @@ class ParquetSource(ArrowSource):
 
 
 def _files(root: Path, spec: str) -> dict[str, list[Path]]:
-    """Return {split: files}. Raises UserError if there are no files."""
-    if root.is_file():
-        known = set(files_by_prefix([root])) & set(SPLIT_NAMES)
-        return files_by_split([root]) if known else {"train": [root]}
-    files = sorted(file for file in root.rglob("*.parquet") if file.is_file())
+    """Return {split: files}. Raises UserError if there are no files, or if a split has files of several data sets."""
+    files = [root]
+    if not root.is_file():
+        files = sorted(file for file in root.rglob("*.parquet") if file.is_file())
     if not files:
         raise UserError(
             f"data '{spec}': no .parquet files in {root}; "
             "expected train.parquet, or train-00000-of-00001.parquet and so on"
         )
-    return files_by_split(files)
+    splits = files_by_split(files)
+    for split, of_split in splits.items():
+        folders = {named_parts(file.parent.parts): file.parent for file in of_split}
+        if len(folders) > 1:
+            raise UserError(
+                f"data '{spec}': its split {split} has files in {some(folders.values())}; give one "
+                "folder, or move the files of one data set into one folder"
+            )
+    return splits
 
 
 def _names(chunk: Any) -> list[str | None]:
