@@ -252,7 +252,7 @@ def _claimed(group: Any, columns: list[str] | None) -> float:
     """
     chunks = [group.column(number) for number in range(group.num_columns)]
     beginnings = tuple(f"{name}." for name in columns or ())
-    sizes = [
+    sizes: list[int] = [
         chunk.total_uncompressed_size
         for chunk in chunks
         if chunk.physical_type.endswith("BYTE_ARRAY")
