@@ -28,10 +28,15 @@ def half_width(scores: Sequence[float] | NDArray[np.float64], comparisons: int =
 
     comparisons: intervals that are to hold together with 95 % (Bonferroni).
     """
+    deviation = float(np.std(scores, ddof=1))
+    return student(len(scores) - 1, comparisons) * deviation / len(scores) ** 0.5
+
+
+def student(freedom: float, comparisons: int = 1) -> float:
+    """Half the width of a 95 % interval in standard errors: Student's quantile t(freedom)."""
     from scipy.special import stdtrit  # a quarter of a second, which plans do without
 
-    reach = stdtrit(len(scores) - 1, 1 - (1 - CONFIDENCE) / 2 / comparisons)
-    return float(reach * np.std(scores, ddof=1) / len(scores) ** 0.5)
+    return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2 / comparisons))
 
 
 def over_scores(name: str, scores: Sequence[float]) -> dict[str, float]:
