@@ -132,7 +132,7 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
 def _learned_from(backbone: Backbone, images: Source) -> bool:
     """True if the backbone's run was trained on these images: by contents, or by name if the run has no fingerprint."""
     if "data_fingerprint" in backbone.info:
-        return backbone.info["data_fingerprint"] == images.whole.fingerprint
+        return bool(backbone.info["data_fingerprint"] == images.whole.fingerprint)
     learned = paths.parts(str(backbone.info.get("data", "")))
     mine, theirs = (
         Path(one.removeprefix("folder:")).resolve()

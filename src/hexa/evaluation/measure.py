@@ -110,7 +110,7 @@ def _task(
     loaded = load_backbone(backbone, request.seed, request.branch, **request.given)
     device = precisions.pick_device(request.device)
     channels = len(loaded.mean)
-    fit, test, class_names = fit_and_test(data, request, channels)
+    fit, test, class_names, notes = fit_and_test(data, request, channels)
     if protocol.labels == "one" and fit.classes is None:
         others = [name for name, other in protocols.every().items() if other.labels == "any"]
         problem = f"data '{data}' is multi-label; {asked.name} needs one label per image"
@@ -138,7 +138,7 @@ def _task(
         target=target,
         chosen=asked.explicit,
         report=progress,
-        notes=list(dict.fromkeys([*fit.notes(), *test.notes()])),
+        notes=list(dict.fromkeys([*fit.notes(), *test.notes(), *notes])),
     )
 
 
@@ -179,6 +179,8 @@ def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
     if request.branch != "main":
         images["branch"] = ["main", request.branch]
     identity = f"{asked.name}/{asked.protocol.identity(asked.preset, used)}"
+    if outcome.grouped:
+        identity += "-grouped"
     if request.holdout:
         identity += f"-holdout{request.holdout:g}"
     if task.fit.drawn is not None and task.fit.drawn.images < task.fit.drawn.of:
