@@ -863,7 +863,7 @@ def expected() -> str:
         f"APGD of ε = 1/255: better {before} → {withstood(smallest, 1)}; clean k-NN: worse ({lost})"
     )
     count = f"{len(smallest[0])} / {len(right):,} images, {len(photographs)} run"
-    harden = ("`hexa harden`, Caltech-101, 12 min", found, count, PHOTOGRAPHS)
+    harden = ("`hexa harden --time 12m`, Caltech-101", found, count, PHOTOGRAPHS)
     body = [*_adapted_sets(), harden, robust]
     name = "HEXA-MoCo compared with MoCo-v2, CIFAR-10"
     runs = {arm: _runs(result(MOCO), arm, 20) for arm in ("plain", "+adv")}

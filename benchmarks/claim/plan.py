@@ -409,11 +409,17 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def holm_intervals(contrasts: Sequence[Contrast], level: float = 0.95) -> list[tuple[float, float]]:
-    """Each interval at Holm's level: of m contrasts the smallest p at 1 − α/m, the next at 1 − α/(m − 1) …"""
+    """Each interval at Holm's level: of m contrasts the smallest p at 1 − α/m, the next at 1 − α/(m − 1) …, until one
+    is not rejected; all after it have its level.
+    """
     found = [(0.0, 0.0)] * len(contrasts)
     ps = [contrast.p for contrast in contrasts]
+    share, rejected = 1 - level, True
     for place, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        found[index] = contrasts[index].interval(1 - (1 - level) / (len(ps) - place))
+        if rejected:
+            share = (1 - level) / (len(ps) - place)
+        rejected = rejected and ps[index] < share
+        found[index] = contrasts[index].interval(1 - share)
     return found
 
 

@@ -24,7 +24,7 @@ OUTCOMES = {
     "probe": "probe",
     "labels1": "1 label per class",
     "labels16": "16 labels per class",
-    "robust2": "robust, ε = 2/255",
+    "robust2": "robust by PGD, ε = 2/255",
     "labels500": "fine-tuned, 500 labels",
     "all_labels": "fine-tuned, all labels",
 }
@@ -88,7 +88,7 @@ def page(rows: Sequence[Row], there: Sequence[str]) -> str:
     lines += ["", "## Contrasts", "", *table(rows, there), ""]
     lines += [
         "Differences in points, paired by seed. Primary outcomes have Holm's intervals and p-values over H1 and H2; "
-        "all others have 95 % intervals and no test.",
+        "all others have 95 % intervals and no test. PGD overstates robust accuracy.",
         "",
         "## Against the number of epochs",
         "",

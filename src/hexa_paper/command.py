@@ -44,7 +44,7 @@ _OPTIONS = (
     option(
         "EXPERIMENT",
         "ablation, attack-grid, beta-study, learning-curves, low-shot-curve, table1, table2, table3, table4, table5, "
-        "robust, or all of them but robust",
+        "robust, or all (all but robust)",
     ),
     DATA,
     option("--scale NAME", "small, or full: as published (default: small)", default="small"),
@@ -52,7 +52,7 @@ _OPTIONS = (
         "--method NAME",
         "moco or dcluster; in tables also swav or compared (default: the published one)",
     ),
-    option("--out FOLDER", "the folder (default: runs/EXPERIMENT-METHOD-SCALE)"),
+    option("--out FOLDER", "write to this folder (default: runs/EXPERIMENT-METHOD-SCALE)"),
     option(
         "--seeds N",
         "train every arm with each seed (default: 0 1 2)",
@@ -63,14 +63,14 @@ _OPTIONS = (
     EPOCHS,
     option(
         "--rates X",
-        "learning rates each arm chooses from on held-out training images; a single one is used without a search "
+        "let each arm choose from these learning rates; a single one is used without a search "
         "(default: half to four times the recipe's)",
         type=float,
         nargs="+",
     ),
     option(
         "--evaluate-on SOURCE",
-        "labelled images to measure on (default: those of --data)",
+        "measure on these labelled images (default: those of --data)",
         nargs="+",
     ),
     option(
@@ -83,7 +83,7 @@ _OPTIONS = (
     ),
     option(
         "--processes N",
-        "processes that train a run, started by torchrun (default: one for each visible GPU at --scale full, else 1)",
+        "train each run in N processes of torchrun (default: one for each visible GPU at --scale full, else 1)",
         type=whole(1, 1024),
     ),
     option("--slurm FILE", "also write the trainings that are missing as an sbatch array"),
@@ -132,7 +132,7 @@ def reproduce(given: Given, extra: Fields) -> int:
         metavar="RUN",
     ),
     DATA_OF_RUN,
-    option("--out FILE", ".png or .svg", required=True),
+    option("--out FILE", "write to this .png or .svg file", required=True),
     TRUST_IMAGES,
     SEED,
     description="view-space: clean, adversarial and mixed views in two dimensions. clusters: which images a backbone "
@@ -174,7 +174,7 @@ def figure(given: Given, extra: Fields) -> None:
         default="cifar10-moco-v2+adversarial",
     ),
     JSON,
-    option("--repeats N", "rounds over all schemes", type=whole(1, 1000), default=3),
+    option("--repeats N", "time all schemes N times", type=whole(1, 1000), default=3),
     description="Measure this machine: each scheme of hard examples relative to the plain step, the naive adversarial "
     "step and the shared-gradient one, the data path alone, the whole. Fields of the recipe are options here too; "
     "without --batch-size a CPU measures batches of 32.",

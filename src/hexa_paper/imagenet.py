@@ -26,7 +26,7 @@ def _doc(name: str, given: dict[str, Any], summary: str, cost: str, made: Experi
         "title": given["title"],
         "epochs": made.epochs,
         "batch": made.batch_size,
-        "times": times,
+        "times": f"{times:g} times that of the plain method; " if made.hard_examples else "",
     }
     return f"""{summary.format(**said)}
 

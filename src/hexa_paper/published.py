@@ -100,6 +100,8 @@ _IMAGES: dict[str, list[int]] = _DATA["images"]
 _PRESETS: dict[str, dict[str, list[str]]] = _DATA["presets"]
 #: Options that choose a column, or another row: results with them are comparable.
 _CHOICES = {"percent", "list_file", "shots"}
+#: Options of AutoAttack and PGD that make the attack weaker or stronger.
+_STRENGTH = {"steps", "restarts", "targets", "queries"}
 
 
 def beside(result: Mapping[str, Any]) -> Comparison | None:
@@ -155,10 +157,16 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     if parts:
         return f"published with {'; '.join(parts)}: not comparable"
     options = result.get("options", {})
-    if name == "robust" and (options["images"] or _IMAGES[data][1]) < _IMAGES[data][1]:
-        return (
-            f"published on all {_IMAGES[data][1]:,} test images, here {options['images']:,} of them"
-        )
+    if name == "robust":
+        weaker = result["preset"] == "apgd" or result["deviations"].keys() & _STRENGTH
+        limit = options.get("images") or _IMAGES[data][1]
+        if weaker:
+            parts.append("published with another attack")
+        if limit < _IMAGES[data][1]:
+            parts.append(
+                f"published on all {_IMAGES[data][1]:,} test images, here {limit:,} of them"
+            )
+        return "; ".join(parts)
     if (
         name == "semi-supervised"
         and data == "ImageNet"
@@ -179,7 +187,7 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
         return f"published with the settings of {' or '.join(presets)}: not comparable"
     changed = result["deviations"].keys() - _CHOICES
     # VOC2012 may be asked for and missing
-    if (changed and name != "robust") or not options.get("with_2012", True):
+    if changed or not options.get("with_2012", True):
         return "published without the deviations of this one: not comparable"
     return ""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from hexa import recipes
 from hexa_paper import published
 
 
@@ -79,6 +80,18 @@ def test_other_settings() -> None:
     assert published.beside(few).caution == ""
 
 
+def test_robust_cautions() -> None:
+    """AutoAttack on all images is comparable; APGD, fewer images or other steps are not."""
+    standard = result("robust/autoattack", {"robust@8": 30.0}, "CIFAR-10", 10_000, 50_000)
+    assert published.beside(standard).caution == ""
+    fewer = published.beside(standard | {"options": {"images": 1000}})
+    assert fewer.caution == "published on all 10,000 test images, here 1,000 of them"
+    apgd = published.beside(standard | {"preset": "apgd", "options": {"images": 1000}})
+    assert apgd.caution == f"published with another attack; {fewer.caution}"
+    short = published.beside(standard | {"deviations": {"steps": [100, 5]}})
+    assert short.caution == "published with another attack"
+
+
 @pytest.mark.parametrize(
     ("protocol", "known_as"),
     [("knn/k200", "CIFAR-10"), ("svm/pcl", "CIFAR-10"), ("linear/moco", None)],
@@ -111,3 +124,10 @@ def test_published_row_lookup(
     """A row is found by its method."""
     row = published.find(table.rows, method, epochs)
     assert (row and row.values[0]) == first
+
+
+def test_scored_image_size() -> None:
+    """Networks of the paper's rows are scored at 224 pixels whatever their views; CPC at its published size."""
+    for name in [*published.COUNTERPARTS, "ablate-dcluster", "grid-beta"]:
+        expected = 260 if name == "imagenet-cpc" else 224
+        assert recipes.get(name).views.test_size == expected, name

@@ -131,6 +131,7 @@ def test_row_command_or_reason(name: str) -> None:
     for row in rows:
         made = command_of(name, row)
         commands = re.findall("`(hexa .*?)`", made)
-        assert bool(commands) != (row.method in WITHOUT), made
+        trained_elsewhere = (name, row.method) == ("table3", "Supervised")
+        assert bool(commands) != (row.method in WITHOUT or trained_elsewhere), made
         for command in commands:
             parsed(command)

@@ -24,15 +24,15 @@ class DetectOptions(Config):
     epochs: PositiveFloat | None = None
     """The length as passes over the training images instead."""
     batch_size: PositiveInt = 16
-    """Images a step."""
+    """Images per step."""
     learning_rate: PositiveFloat = 0.02
-    """For `batch_size` images; it is not scaled with them."""
+    """Learning rate; it is not scaled with `batch_size`."""
     warmup_iterations: NonNegativeInt = 100
     """Steps over which the rate rises from a thousandth."""
     decay_at: Positive[float] = (18_000 / 24_000, 22_000 / 24_000)
     """Shares of the iterations at which the rate is multiplied by 0.1."""
     weight_decay: NonNegativeFloat = 1e-4
-    """For all weights but those of normalisations."""
+    """Weight decay of all weights but normalisations."""
     clip_norm: PositiveFloat | None = None
     """The largest norm of all gradients; the published rates are for ResNets, whose maps are smaller than others'."""
     shorter_side: Positive[int] = pydantic.Field(default=tuple(range(480, 801, 32)), min_length=1)
@@ -42,7 +42,7 @@ class DetectOptions(Config):
     longest_side: PositiveInt = 1333
     """Largest side of an image in pixels."""
     anchor_sizes: Positive[float] = pydantic.Field(default=(32, 64, 128, 256, 512), min_length=1)
-    """Pixels, each at three ratios; on small images take smaller ones."""
+    """Sizes of anchors in pixels, each at three ratios; small images need smaller ones."""
     regions: PositiveInt = 512
     """Regions of a training image that the box head learns from."""
     test_proposals: PositiveInt = 1000

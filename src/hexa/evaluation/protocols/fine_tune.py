@@ -21,9 +21,9 @@ class FineTuneOptions(AdamaxOptions):
     """Options of the protocol `fine-tune`. Crops and flips in training, resized images in testing (D29)."""
 
     batch_size: int = pydantic.Field(default=256, gt=1)
-    """Images a step."""
+    """Images per step."""
     learning_rates: Positive[float] = pydantic.Field(default=(0.0005, 0.001, 0.01), min_length=1)
-    """Adamax's, for network and classifier; the one that is best on held-out training images is taken."""
+    """Learning rates of Adamax for network and classifier; the best one on held-out training images is taken."""
     score_every: int = pydantic.Field(default=1, gt=0)
     """Epochs between two scorings of the last run; top1 is the best of them."""
 

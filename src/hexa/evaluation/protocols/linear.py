@@ -34,15 +34,15 @@ class LinearOptions(Config):
     epochs: int = pydantic.Field(default=100, gt=0)
     """Passes over the training images."""
     batch_size: int = pydantic.Field(default=256, gt=0)
-    """Images a step; more than there are means all of them."""
+    """Images per step; more than there are means all of them."""
     learning_rate: float = pydantic.Field(default=30.0, gt=0)
     """Initial learning rate."""
     schedule: Literal["steps", "cosine"] = "steps"
     """steps: ×0.1 at 60 % and 80 % of the epochs (60 and 80 of 100); cosine: to 0; either moves once an epoch."""
     momentum: float = pydantic.Field(default=0.9, ge=0, lt=1)
-    """SGD's, without Nesterov."""
+    """Momentum of SGD, without Nesterov."""
     weight_decay: float = pydantic.Field(default=0.0, ge=0)
-    """For the classifier (D31)."""
+    """Weight decay of the classifier (D31)."""
     score_every: int = pydantic.Field(default=1, gt=0)
     """Epochs between two scorings; best is the best of them."""
 
@@ -53,9 +53,9 @@ class AdamaxOptions(Config):
     epochs: int = pydantic.Field(default=20, gt=0)
     """Passes over the training images; the rate is ×0.1 at 35 % and 70 % of them (7 and 14 of 20)."""
     batch_size: int = pydantic.Field(default=256, gt=0)
-    """Images a step; the last batch of an epoch may be smaller."""
+    """Images per step; the last batch of an epoch may be smaller."""
     learning_rates: Positive[float] = pydantic.Field(default=(0.1, 0.01, 0.001), min_length=1)
-    """Adamax's; the one that is best on held-out training images is taken."""
+    """Learning rates of Adamax; the best one on held-out training images is taken."""
     selection: float = pydantic.Field(default=0.1, gt=0, lt=1)
     """Share of the training images held out for that."""
 
