@@ -16,6 +16,7 @@ from hexa.config import Config, UserError
 from hexa.data import Source
 from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.sources.known import known_as
+from hexa.data.sources.source import Subset
 from hexa.evaluation import protocols, results
 from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations, majority_class
 from hexa.evaluation.request import EvaluationRequest
@@ -166,7 +167,10 @@ def _add_guessing(outcome: Outcome, task: Task) -> None:
 
 
 def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
-    """The result of an evaluation; its protocol id has everything that can change a score."""
+    """The result of an evaluation.
+
+    Its protocol id has every setting that can change a score; precision, seed and images are fields of their own.
+    """
     request = asked.request
     used = asked.settings.model_copy(update=outcome.effective)
     changes = {
@@ -209,7 +213,12 @@ def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    return {**source.facts, "known_as": known_as(source)}
+    """Facts of images for the result; `part_of` is the fingerprint of all images that these were drawn from."""
+    facts = {**source.facts, "known_as": known_as(source)}
+    while isinstance(source, Subset):
+        source = source.source
+        facts["part_of"] = source.fingerprint
+    return facts
 
 
 def _transform(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:
