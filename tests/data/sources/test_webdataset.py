@@ -100,6 +100,10 @@ def test_unlabelled_webdataset(tmp_path: Path) -> None:
         ("latest_0.tar trains_0.tar", {"latest": 1, "trains": 1}),
         ("train0.tar train1.tar VAL0.tar", {"train": 2, "test": 1}),
         ("0-train.tar 1-train.tar 0-test.tar", {"train": 2, "test": 1}),
+        ("train-0.tar train_mini-0.tar val-0.tar", {"train": 1, "train-mini": 1, "test": 1}),
+        ("a1-train-0.tar a1-train-1.tar b-train.tar", {"a1-train": 2, "b-train": 1}),
+        ("train_images.tar test_images.tar", {"train": 1, "test": 1}),
+        ("train-0-of-2-ab12.tar train-1-of-2-cd34.tar", {"train": 2}),
     ],
 )
 def test_splits_of_shards(names: str, splits: dict[str, int]) -> None:
@@ -120,14 +124,6 @@ def test_webdataset_duplicate_sample_images(tmp_path: Path, second: str) -> None
         match=rf"train.tar: b.jpg and {second} are images of one sample, b; each sample has",
     ):
         open_source(f"webdataset:{tmp_path}")
-
-
-def test_shards_of_several_sets() -> None:
-    """Shards of two data sets are not mixed into one split."""
-    names = ["cifar10-train-0.tar", "cifar100-train-0.tar", "cifar10-test-0.tar"]
-    with one_line("the split train has files of several data sets"):
-        files_by_split(map(Path, names))
-    assert [*files_by_split([Path(names[0]), Path(names[2])])] == ["train", "test"]
 
 
 def test_webdataset_without_default_split(tmp_path: Path) -> None:

@@ -68,21 +68,25 @@ class FolderSource(Source):
 
 def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
     """Return {split: folder}, from the folder or from its only sub-folder with images; all images are `train` if neither has splits."""
-    used = (name for name in _folders(root) if any(_image_files(root / name, Counter(), inside)))
+    names = _folders(root)
+    used = (name for name in names if any(_image_files(root / name, Counter(), inside)))
     tops = list(itertools.islice(used, 2))
     if len(tops) == 1 and tops[0].lower() not in SPLIT_NAMES:
-        inner = _split_folders(root / tops[0], inside, spec)
+        top = root / tops[0]
+        inner = _split_folders(top, _folders(top), inside, spec)
         if len(inner) > 1:
             return inner
-    return _split_folders(root, inside, spec) or {"train": root}
+    return _split_folders(root, names, inside, spec) or {"train": root}
 
 
-def _split_folders(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
+def _split_folders(
+    root: Path, names: list[str], inside: paths.Inside, spec: str
+) -> dict[str, Path]:
     """Return {split: folder} if all sub-folders with images have names of splits; otherwise an empty mapping.
 
-    Raises UserError for names of splits beside others, and for folders such as `training_set` that hold further folders.
+    names: all sub-folders. Raises UserError for names of splits next to others, and for folders such as `training_set` that
+    hold further folders.
     """
-    names = _folders(root)
     splits = [name for name in names if name.lower() in SPLIT_NAMES]
     others = [name for name in names if name not in splits]
     if splits:

@@ -18,11 +18,12 @@ _SPLITS = {
 #: Common names of splits -> names in hexa. Without a test split, the validation split is `test`.
 SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names}
 
+_SEPARATOR = re.compile("[-._]")
 _WORD = re.compile(rf"(?<![a-z])({'|'.join(SPLIT_NAMES)})(?![a-z])", re.IGNORECASE)
 
 
 def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
-    """Return `split` (default: train, test, or the only split). Raises UserError for an unknown split, and if there is no default."""
+    """Return `split` (default: train, test, or the only split). Raises UserError for an unknown split and without a default."""
     known = list(splits)
     if not known:
         raise UserError(f"data '{spec}': the source has no splits")
@@ -55,25 +56,16 @@ def files_by_split(files: Iterable[Path]) -> dict[str, list[Path]]:
     """Group files by the split that their names contain as a word: imagenet-train-00000-of-00002.parquet is `train`.
 
     If a name has no such word, the folders of the file, below the folder of all files, may have one. Otherwise the
-    beginning of the name is the split, or `train` if all names begin alike. Raises UserError like `by_split`, and if names
-    of one split begin differently before the word.
+    beginning of the name is the split, or `train` if all names begin alike. If a split would have files of several data
+    sets, such as train-0.tar and train_mini-0.tar, each data set has splits of its own. Raises UserError like `by_split`.
     """
     given = list(files)
     common = Path(os.path.commonpath([file.parent for file in given]))
+    found = [_split_of_file(file, common) for file in given]
+    are_mixed = len({*found}) > len({split for split, _ in found})
     groups: dict[str, list[Path]] = {}
-    for file in given:
-        folders = file.parent.relative_to(common).parts
-        name = next(filter(None, map(_words, (file.name, *reversed(folders)))), "")
-        if not name and common.name.lower() in SPLIT_NAMES:
-            name = common.name
-        groups.setdefault(name or _beginning(file.name) or "train", []).append(file)
-    for split, of_split in groups.items():
-        sets = {_data_set(file.name): file.name for file in of_split}
-        if len(sets) > 1:
-            raise UserError(
-                f"the split {split} has files of several data sets ({some(sets.values())}); give one "
-                "of them by a folder or pattern of its own"
-            )
+    for file, (split, of_data_set) in zip(given, found, strict=True):
+        groups.setdefault(of_data_set if are_mixed else split, []).append(file)
     if len(groups) == 1 and not SPLIT_NAMES.keys() & {name.lower() for name in groups}:
         return {"train": given}
     return {split: groups[name] for split, name in by_split(groups).items()}
@@ -84,17 +76,31 @@ def named_parts(parts: Iterable[str]) -> tuple[str, ...]:
     return tuple(part for part in parts if any(map(str.isalpha, part)))
 
 
-def _words(name: str) -> str:
-    """Return the names of splits in a file name, joined by "-"; an empty text if there is none."""
-    return "-".join(dict.fromkeys(_WORD.findall(name)))
+def _split_of_file(file: Path, common: Path) -> tuple[str, str]:
+    """Return the split of a file, and the split with the name of its data set. common: folder of all files."""
+    split, of_data_set = _split_of(file.name)
+    if split:
+        return split, of_data_set
+    folders = file.parent.relative_to(common).parts
+    split = next(filter(None, (_split_of(name)[0] for name in reversed(folders))), "")
+    if not split and common.name.lower() in SPLIT_NAMES:
+        split = common.name
+    # the beginning of the name, without a number
+    beginning = re.sub(r"(^|_)\d+$", "", re.split("[.-]", file.name)[0])
+    split = split or beginning or "train"
+    return split, split
 
 
-def _data_set(name: str) -> tuple[str, ...]:
-    """Return what stands in a file name before the name of a split."""
-    found = _WORD.search(name)
-    return named_parts(re.split("[-._]", name[: found.start()])) if found else ()
+def _split_of(name: str) -> tuple[str, str]:
+    """Return the split in a file name, and the split with the words around it; two empty texts if there is no split.
 
-
-def _beginning(name: str) -> str:
-    """Return the part of a file name before the first "." or "-", without a number at its end."""
-    return re.sub(r"(^|_)\d+$", "", re.split("[.-]", name)[0])
+    If a name has several splits, they are joined by "-".
+    """
+    stem = os.path.splitext(name)[0]
+    found = _WORD.search(stem)
+    if found is None:
+        return "", ""
+    split = "-".join(dict.fromkeys(_WORD.findall(stem)))
+    before = _SEPARATOR.split(stem[: found.start()])
+    after = [part for part in _SEPARATOR.split(stem[found.end() :]) if part]
+    return split, "-".join(named_parts([*before, split, *after[:1]]))
