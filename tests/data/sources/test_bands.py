@@ -285,7 +285,14 @@ def test_twelve_bit_scaling(tmp_path: Path, bands_of: int, write: Callable[[Any]
 
 @pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
 @pytest.mark.parametrize("colour", [2, 4, 6])
-@pytest.mark.parametrize("size", [(1, 1), (1, 7), (23, 31)])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1, 1),
+        (1, 7),
+        (23, 31),
+    ],
+)
 def test_png_sixteen_bit_values(size: tuple[int, int], colour: int, interlaced: bool) -> None:
     """Colours of 16 bits keep all their bits, with and without transparency."""
     values = png_values(colour, 16, *size)

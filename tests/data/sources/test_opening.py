@@ -230,7 +230,11 @@ def test_parquet_folder(tmp_path: Path, layout: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     ("folders", "count"),
-    [(("data/000", "data/001"), 2), (("small", "large"), None), (("cifar10", "cifar100"), None)],
+    [
+        (("data/000", "data/001"), 2),
+        (("small", "large"), None),
+        (("cifar10", "cifar100"), None),
+    ],
 )
 def test_parquet_folders(tmp_path: Path, folders: tuple[str, str], count: int | None) -> None:
     """Numbered folders are one data set; folders of other names are not mixed into one split."""
