@@ -181,7 +181,7 @@ def trap(path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-50]), "part1: truncated"),
         (trap, "part1: truncated, damaged or foreign"),
         (lambda path: path.write_bytes(b""), "part1: "),
-        (lambda path: path.unlink() or os.mkfifo(path), "part1: not a file"),
+        (lambda path: path.unlink() or os.mkfifo(path), "part1: is not a file"),
         (
             lambda path: path.write_bytes(path.with_name("step-00000010.part1").read_bytes()),
             "step-00000020.pt: damaged",
