@@ -267,6 +267,15 @@ def test_absent_checkpoints(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
+def test_link_out_of_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    path = checkpoints.save(folder, 3, state())
+    path.rename(tmp_path / "outside.pt")
+    path.symlink_to(tmp_path / "outside.pt")
+    refused(path, "is a link out of its folder")
+
+
 def test_failed_checkpoint_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed save leaves the folder as it was."""
     checkpoints.save(tmp_path, 1, state())

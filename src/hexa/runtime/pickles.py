@@ -38,6 +38,10 @@ class Unpickler(pickle._Unpickler):  # C's allocates memory for as many objects 
     A pickle may name one list a million times, so the elements that calls copy are counted.
     """
 
+    stack: list[Any]
+    read: Callable[[int], bytes]
+    append: Callable[[Any], None]
+
     def __init__(self, file: IO[bytes], size: int, encoding: str = "ASCII") -> None:
         """size: of the pickle in bytes."""
         super().__init__(file, encoding=encoding)
