@@ -38,11 +38,24 @@ def in_hexadecimal(text: Any, _: int) -> Any:
 
 
 HOSTILE: dict[str, Callable[[], Any]] = {
-    "bytes": lambda: Calls(bytearray, Calls(bytearray, MANY)),
-    "tensor": lambda: Calls(torch.FloatTensor, Calls(torch.Tensor, MANY)),
-    "storage": lambda: Calls(torch.storage.UntypedStorage, MANY),
+    "bytes": lambda: Calls(
+        bytearray,
+        Calls(bytearray, MANY),
+    ),
+    "tensor": lambda: Calls(
+        torch.FloatTensor,
+        Calls(torch.Tensor, MANY),
+    ),
+    "storage": lambda: Calls(
+        torch.storage.UntypedStorage,
+        MANY,
+    ),
     "call of a call": lambda: Calls(
-        torch._tensor._rebuild_from_type_v2, bytearray, torch.Tensor, (MANY,), None
+        torch._tensor._rebuild_from_type_v2,
+        bytearray,
+        torch.Tensor,
+        (MANY,),
+        None,
     ),
     "copied tensor": lambda: Calls(
         torch._utils._rebuild_device_tensor_from_cpu_tensor,
@@ -51,9 +64,19 @@ HOSTILE: dict[str, Callable[[], Any]] = {
         "cpu",
         False,
     ),
-    "set of a tensor": lambda: Calls(set, one_for_many()),
-    "pairs in a tensor": lambda: Calls(collections.OrderedDict, [one_for_many()]),
-    "encodings": lambda: reduce(in_hexadecimal, range(24), b"0123456789abcdef"),
+    "set of a tensor": lambda: Calls(
+        set,
+        one_for_many(),
+    ),
+    "pairs in a tensor": lambda: Calls(
+        collections.OrderedDict,
+        [one_for_many()],
+    ),
+    "encodings": lambda: reduce(
+        in_hexadecimal,
+        range(24),
+        b"0123456789abcdef",
+    ),
     "repeated list": lambda: [Calls(torch.Size, LIST) for _ in range(500)],
     "repeated state": lambda: repeated_state(),
 }

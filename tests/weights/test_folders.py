@@ -239,13 +239,25 @@ TIMM = {"input_size": [3, 160, 160], "mean": [0.5] * 3, "std": [0.5] * 3}
 @pytest.mark.parametrize(
     ("file", "fields"),
     [
-        ("config.json", VIT | {"hidden_size": 0}),
+        (
+            "config.json",
+            VIT | {"hidden_size": 0},
+        ),
         ("config.json", VIT | {"num_attention_heads": 0}),
-        ("config.json", {"architecture": "test_vit", "pretrained_cfg": TIMM | {"input_size": []}}),
+        (
+            "config.json",
+            {"architecture": "test_vit", "pretrained_cfg": TIMM | {"input_size": []}},
+        ),
         ("config.json", {"architecture": "test_vit", "model_args": {"num_heads": 0}}),
-        ("open_clip_config.json", {"model_cfg": {"vision_cfg": [1]}}),
+        (
+            "open_clip_config.json",
+            {"model_cfg": {"vision_cfg": [1]}},
+        ),
         ("open_clip_config.json", {"model_cfg": {"vision_cfg": OPEN_CLIP | {"head_width": 0.5}}}),
-        ("open_clip_config.json", {"model_cfg": {"vision_cfg": OPEN_CLIP}, "preprocess_cfg": [1]}),
+        (
+            "open_clip_config.json",
+            {"model_cfg": {"vision_cfg": OPEN_CLIP}, "preprocess_cfg": [1]},
+        ),
     ],
 )
 def test_absurd_fields(tmp_path: Path, file: str, fields: dict[str, Any]) -> None:
