@@ -26,7 +26,7 @@ def blocked(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_recipe_listing() -> None:
-    """The files agree with the recipes; `python -m hexa.recipes.listing` updates them."""
+    """The files agree with the recipes; `python -m docs.listing` updates them."""
     listed = listing.read()
     assert listed.complete
     assert listed.modifiers == MODIFIERS

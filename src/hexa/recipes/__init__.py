@@ -1,5 +1,5 @@
 """Recipes: functions that return a complete `Experiment`; those of hexa are entries of recipes.yaml, cifar10.yaml and
-domains.yaml (after a change, run `python -m hexa.recipes.listing`).
+domains.yaml (after a change, run `python -m docs.listing`).
 
 The docstring of a recipe states the command, the expected result and the cost, which `hexa recipes` prints. The command
 line uses the function name with dashes, optionally followed by modifiers (`hexa.recipes.modifiers`), such as

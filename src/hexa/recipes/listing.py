@@ -1,6 +1,6 @@
 """Lists recipes from files in the installed packages, without importing torch.
 
-`python -m hexa.recipes.listing` updates the files.
+`python -m docs.listing` in the repository updates the files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from hexa import recipes
@@ -57,22 +56,3 @@ def names() -> list[str]:
     """Return the names of all recipes; recipes are imported only if a package has no such file."""
     listed = read()
     return listed.names if listed.complete else recipes.names()
-
-
-def write() -> None:
-    """Write the files of hexa and hexa_paper; the process must not have imported hexa_paper before."""
-    from hexa.recipes.modifiers import MODIFIERS
-
-    own = recipes.import_own()
-    rows = recipes.describe()
-    contents: dict[str, dict[str, Any]] = {
-        "hexa": {"modifiers": MODIFIERS, "recipes": [row for row in rows if row["name"] in own]},
-        "hexa_paper": {"recipes": [row for row in rows if row["name"] not in own]},
-    }
-    for package, content in contents.items():
-        written = json.dumps(content, indent=1, ensure_ascii=False)
-        Path(str(files(package) / LISTED)).write_text(written + "\n", "utf-8")
-
-
-if __name__ == "__main__":
-    write()
