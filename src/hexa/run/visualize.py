@@ -127,7 +127,7 @@ class Look:
         try:
             setting = setting_of(experiment, max(len(trained_on), experiment.batch_size))
             method = build_method(experiment, setting, machine, filled=False)
-            step = _load(method, folder, machine.device)
+            step = _load(method, folder)
         except torch.OutOfMemoryError:
             raise
         except (ConfigError, RuntimeError, LookupError, TypeError) as error:
@@ -242,10 +242,10 @@ def _to_look_at(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"training": training, "hard_examples": kept})
 
 
-def _load(method: Method, folder: Path, device: torch.device) -> int:
+def _load(method: Method, folder: Path) -> int:
     """Load the newest checkpoint and return its step."""
     problems: list[str] = []
-    newest = checkpoints.newest_good(folder / CHECKPOINTS, problems.append, device)
+    newest = checkpoints.newest_good(folder / CHECKPOINTS, problems.append)
     if newest is None:
         remedy = f"run 'hexa resume {folder}' first"
         if problems:

@@ -90,9 +90,7 @@ def save(
     return path
 
 
-def load(
-    path: Path, device: torch.device | str = "cpu", *, mapped: bool = False, compare: bool = True
-) -> State:
+def load(path: Path, compare: bool = True) -> State:
     """Read a checkpoint with its parts, weights only: no code in the files is executed. Raises
     BadCheckpoint with the reason.
 
@@ -100,11 +98,11 @@ def load(
     mapped: read tensors from the disk when they are used.
     compare: verify the checksums, which reads all tensors.
     """
-    content = _read(path, device, mapped, compare)
+    content = _read(path, compare)
     try:
         shards: list[Any] = [content.get("method")]
         for number in range(1, content.get("parts", 1)):
-            part = _read(path.with_suffix(f".part{number}"), device, mapped, compare)
+            part = _read(path.with_suffix(f".part{number}"), compare)
             if part["step"] != content["step"]:
                 raise LookupError
             shards.append(part["method"])
@@ -116,12 +114,12 @@ def load(
     return content
 
 
-def _read(path: Path, device: torch.device | str, mapped: bool, compare: bool) -> State:
+def _read(path: Path, compare: bool) -> State:
     try:
         parsing.check(path, sys.maxsize, within=path.parent.parent)
         with by_plain_name(path) as name:
             pickles.check(name)
-            content: State = torch.load(name, map_location=device, weights_only=True, mmap=mapped)
+            content: State = torch.load(name, map_location="cpu", weights_only=True, mmap=True)
     except OSError as error:
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
     except UserError as error:
@@ -188,15 +186,12 @@ def step_of(path: Path) -> int:
 def newest_good(
     folder: Path,
     warn: Callable[[str], None],
-    device: torch.device | str = "cpu",
-    *,
-    mapped: bool = False,
 ) -> tuple[Path, State] | None:
     """Return the newest intact checkpoint, or None; damaged ones are skipped with a warning.
     mapped: as for `load`."""
     for path in reversed(checkpoints(folder)):
         try:
-            return path, load(path, device, mapped=mapped)
+            return path, load(path)
         except BadCheckpoint as error:
             warn(f"{error}; trying the previous checkpoint")
     return None
@@ -213,12 +208,12 @@ def newest_good_of_all(
     the file stays open as long as one of them exists. Raises UserError if processes see different
     files.
     """
-    newest = newest_good(folder, warn, mapped=True) if processes.is_main() else None
+    newest = newest_good(folder, warn) if processes.is_main() else None
     step = processes.of_main(-1 if newest is None else step_of(newest[0]), device)
     if step >= 0 and not processes.is_main():
         with contextlib.suppress(BadCheckpoint):
             path = path_of(folder, step)
-            newest = path, load(path, mapped=True, compare=False)
+            newest = path, load(path, compare=False)
     seen = zlib.crc32(
         repr((bool(checkpoints(folder)), newest and newest[1].get("checksum"))).encode()
     )

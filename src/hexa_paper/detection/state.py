@@ -7,8 +7,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hexa.data import Source
 from hexa.data.loading.workers import Items, choose_workers
 from hexa.data.sources.source import digest
@@ -47,13 +45,9 @@ class State:
             say(f"{describe(error)}: progress from here on is not saved")
             self.folder = None
 
-    def newest(self, device: torch.device | str = "cpu") -> Content | None:
+    def newest(self) -> Content | None:
         """The last content that can be read, with its `step`; None if there is none."""
-        loaded = (
-            None
-            if self.folder is None
-            else checkpoints.newest_good(self.folder, say, torch.device(device))
-        )
+        loaded = None if self.folder is None else checkpoints.newest_good(self.folder, say)
         return None if loaded is None else dict(loaded[1])
 
     def walk(

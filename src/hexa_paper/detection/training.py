@@ -48,7 +48,7 @@ class Training:
         self.iterations: int = options.iterations
         self.total = self.iterations + (options.precise_bn if self._norms() else 0)
         self._stream = data.stream.child("sampling")
-        if (kept := self.state.newest(self.task.device)) is not None:
+        if (kept := self.state.newest()) is not None:
             self.detector.load_state_dict(kept["detector"])
             self.optimizer.load_state_dict(kept["optimizer"])
             self.iteration = kept["step"]
