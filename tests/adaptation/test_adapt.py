@@ -267,7 +267,7 @@ def test_adapt_clock_judging_time(
     ("change", "message"),
     [
         ("--time=soon", "--time: "),
-        ("--images=2.5", "images: must be an integer"),
+        ("--images=2.5", "images: should be a valid integer"),
         ("--batch_size=201", "batch_size: 201"),
         ("--data=folder:{few}", "64"),
         ("--data=folder:{same}", "near-duplicates"),

@@ -10,7 +10,7 @@ import torch
 from sklearn.metrics import top_k_accuracy_score
 
 from hexa.evaluation import evaluate, protocols
-from hexa.evaluation.protocol import deviations, topk_accuracy
+from hexa.evaluation.protocol import accuracies, deviations
 from hexa.evaluation.protocols.linear import PROTOCOL as LINEAR
 from tests.conftest import Says
 
@@ -20,9 +20,9 @@ def test_topk_scikit_learn() -> None:
     second = torch.Generator().manual_seed(1)
     scores = torch.randn(200, 9, generator=first)
     labels = torch.randint(0, 9, (200,), generator=second)
-    found = topk_accuracy(scores, labels, (1, 3, 5))
-    assert found.keys() == {"top1", "top3", "top5"}
-    for k in (1, 3, 5):
+    found = accuracies(scores, labels)
+    assert found.keys() == {"top1", "top5", "balanced_accuracy"}
+    for k in (1, 5):
         expected = top_k_accuracy_score(
             labels.numpy(),
             scores.numpy(),
@@ -34,11 +34,11 @@ def test_topk_scikit_learn() -> None:
 
 def test_topk_ties() -> None:
     """If scores are equal, the lower class comes first."""
-    found = topk_accuracy(torch.zeros(4, 4), torch.arange(4), (1, 2, 3))
+    found = accuracies(torch.zeros(8, 8), torch.arange(8))
     expected = {
-        "top1": 25.0,
-        "top2": 50.0,
-        "top3": 75.0,
+        "top1": 12.5,
+        "top5": 62.5,
+        "balanced_accuracy": 12.5,
     }
     assert found == expected
 
@@ -47,10 +47,12 @@ def test_topk_nan_and_few_classes() -> None:
     """NaN scores are wrong; a figure that is 100 by construction is left out."""
     labels = torch.zeros(3, dtype=torch.int64)
     no_numbers = torch.full((3, 8), float("nan"))
-    found = topk_accuracy(no_numbers, labels)
-    assert found == {"top1": 0.0, "top5": 0.0}
-    assert topk_accuracy(torch.rand(3, 5), labels).keys() == {"top1"}
-    assert topk_accuracy(torch.zeros(3, 1), labels) == {"top1": 100.0}
+    found = accuracies(no_numbers, labels)
+    assert found == {"top1": 0.0, "top5": 0.0, "balanced_accuracy": 0.0}
+    few = accuracies(torch.rand(3, 5), labels)
+    assert few.keys() == {"top1", "balanced_accuracy"}
+    single = accuracies(torch.zeros(3, 1), labels)
+    assert single == {"top1": 100.0, "balanced_accuracy": 100.0}
 
 
 def test_protocol_registry() -> None:

@@ -19,7 +19,6 @@ from hexa.evaluation import evaluate
 from hexa.evaluation.attack import (
     Attack,
     noise,
-    pgd,
     smallest_radius,
 )
 from hexa.evaluation.auto_attack import (
@@ -30,7 +29,7 @@ from hexa.evaluation.auto_attack import (
     least_move,
 )
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
-from hexa.evaluation.protocols.robust import interval
+from hexa.evaluation.protocols.robust import PGDOptions, interval
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone
 from tests.evaluation.given import QUIET, SMALL
@@ -79,7 +78,7 @@ def test_pgd_loop(radius: float) -> None:
     scores, images, labels = draw(24)
     labels[:3] = (labels[:3] + 1) % 4  # some are misclassified from the beginning
     streams = [Stream(2).child(number) for number in range(24)]
-    (attack,) = pgd(7, 1)
+    (attack,) = PGDOptions(steps=7, restarts=1).attacks(4)
     wrong = attack(scores, images, labels, radius, streams)
     starts = images + radius * noise(images, streams, 0)
     step = 2.5 * radius / 7
@@ -94,7 +93,7 @@ def test_pgd_loop(radius: float) -> None:
 @pytest.mark.parametrize(
     "attacks",
     [
-        pgd(20, 1),
+        PGDOptions(restarts=1).attacks(2),
         apgd(20, 1, 2)[:1],
         apgd(20, 1, 2)[1:],
         auto_attack(20, 1, 2, 1)[2:3],
@@ -156,7 +155,7 @@ def test_least_move_linear_programming() -> None:
 
 @pytest.mark.parametrize(
     "attacks",
-    [pgd(3, 2), auto_attack(5, 2, 4, 20)],
+    [PGDOptions(steps=3).attacks(4), auto_attack(5, 2, 4, 20)],
     ids=["pgd", "autoattack"],
 )
 def test_attack_draws_by_image(attacks: list[Attack]) -> None:

@@ -124,12 +124,26 @@ def test_svm_few_negatives() -> None:
 def test_pcl_low_shot_draw() -> None:
     """PCL draws k images of every class and keeps all their labels."""
     _, labels = images(90, 1)
-    rows = low_shot.draw_union(labels, 4, Stream(0))
+    options = low_shot.LowShotOptions()
+    rows = low_shot.draw_samples(labels, 4, options, Stream(0))[0]
     assert len(rows) == 12
     for column, part in enumerate(np.split(rows, 3)):
         assert len(set(part.tolist())) == 4
         assert (labels[part, column] == 1).all()
-    assert (rows != low_shot.draw_union(labels, 4, Stream(1))).any()
+    others = low_shot.draw_samples(labels, 4, options, Stream(1))[0]
+    assert (rows != others).any()
+
+
+def test_goyal_low_shot_draw() -> None:
+    """Goyal draws k positives and k (C − 1) negatives of each class."""
+    _, labels = images(90, 1)
+    options = low_shot.LowShotOptions(sampling="goyal")
+    samples = low_shot.draw_samples(labels, 4, options, Stream(0))
+    for column, rows in enumerate(samples):
+        assert len(set(rows.tolist())) == 12
+        own = labels[rows, column]
+        assert (own == 1).sum() == 4
+        assert (own == -1).sum() == 8
 
 
 @pytest.mark.parametrize("preset", ["pcl", "goyal"])
@@ -146,15 +160,14 @@ def test_low_shot_script(preset: str) -> None:
         table = np.empty((len(costs), 3))
         for draw in range(3):
             stream = Stream(0).child("low-shot", preset, k, draw)
+            samples = low_shot.draw_samples(y, k, options, stream)
             for number, cost in enumerate(costs):
                 precisions = []
                 for column in range(3):
+                    rows = samples[column]
+                    kept = test_y[:, column] != 0
                     if preset == "pcl":
-                        rows = low_shot.draw_union(y, k, stream)
-                        kept = np.ones(len(test_y), dtype=bool)
-                    else:
-                        rows = low_shot.draw_apart(y[:, column], k, 2 * k, stream.child(column))
-                        kept = test_y[:, column] != 0
+                        kept[:] = True
                     classifier = machine(cost)
                     classifier.fit(x[rows], np.where(y[rows, column] == 1, 1, -1))
                     scores = classifier.decision_function(test_x)

@@ -77,8 +77,6 @@ def test_epoch_event_truncation(tmp_path: Path) -> None:
 class Failing:
     """A tracker that fails when it logs, and when it ends."""
 
-    identity = "failing"
-
     def log(self, values: Mapping[str, float], step: int) -> None:
         raise OSError("full")
 

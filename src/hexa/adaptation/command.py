@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from hexa import recipes
 from hexa.adaptation import record as records
 from hexa.adaptation.given import Budget, Given, Say, first_draft
 from hexa.adaptation.looking import FEWEST, all_whole, look
@@ -16,8 +17,8 @@ from hexa.adaptation.record import Record
 from hexa.adaptation.request import AdaptRequest, Outcome, Trained
 from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
-from hexa.config import UserError, field_error
-from hexa.data import Source, draw_part, open_source
+from hexa.config import UserError
+from hexa.data import Source, open_source
 from hexa.data.loading.loaders import check_batch_size
 from hexa.evaluation.features import transform_of
 from hexa.recipes import experiment as experiments
@@ -159,23 +160,11 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
 
 def _images(request: AdaptRequest) -> Source:
     """Return the training images. Raises UserError if there are too few."""
-    most = _number(request, "training.max_image_pixels")
-    source = open_source(request.data, "train", most, _number(request, "network.channels") or 3)
-    source = draw_part(source, _number(request, "images"), _number(request, "seed") or 0)
+    given = {"data": request.data, "start.weights": request.backbone, **request.fields}
+    source = open_images(override(recipes.get(request.recipe), given))
     if len(source) < FEWEST:
         raise UserError(f"{source!r}: too few images to learn from; give at least {FEWEST}")
     return source
-
-
-def _number(request: AdaptRequest, name: str) -> int | None:
-    """Return a field that is an integer or none. Raises ConfigError."""
-    value = request.fields.get(name)
-    if value in (None, "none"):
-        return None
-    try:
-        return int(value)
-    except (TypeError, ValueError):
-        raise field_error(name, f"must be an integer, got '{value}'") from None
 
 
 def _conclude(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,10 +39,10 @@ _LEARNED = 200
 def thumbnails(source: Source, num_workers: int | None) -> tuple[Tensor, Rows]:
     """Return standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
     problems: dict[int, str] = {}
-    how = (256, "cpu", num_workers, problems, 1.0)
+    how: dict[str, Any] = {"num_workers": num_workers, "problems": problems, "tolerance": 1.0}
     grey = [torch.zeros(0, THUMB**2)]
     positions = [torch.zeros(0, dtype=torch.int64)]
-    for images, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), *how):
+    for images, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), **how):
         grey.append(images.mean(1).flatten(1))
         positions.append(index)
     return standardised(torch.cat(grey)), torch.cat(positions).numpy()

@@ -41,16 +41,6 @@ def margin(logits: Tensor, labels: Tensor) -> Tensor:
     return others.amax(1) - logits.gather(1, labels[:, None])[:, 0]
 
 
-def pgd(steps: int, restarts: int) -> list[Attack]:
-    """`projected_gradient` from each of `restarts` random points of the box.
-
-    What is drawn for an image does not depend on its batch.
-    """
-    return [
-        partial(projected_gradient, steps=steps, restart=restart) for restart in range(restarts)
-    ]
-
-
 def projected_gradient(
     scores: Scores,
     images: Tensor,

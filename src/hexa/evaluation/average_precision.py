@@ -36,11 +36,3 @@ def interpolated_area(precision: Values, recall: Values) -> float:
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     steps = np.diff(recall, prepend=0.0)
     return float((steps * envelope).sum())
-
-
-def average_precision(
-    scores: NDArray[np.floating],
-    positive: NDArray[np.bool_],
-) -> float:
-    """Interpolated average precision of a ranking, 0 … 1, all recall points. Arguments as `precision_recall`."""
-    return interpolated_area(*precision_recall(scores, positive))

@@ -121,8 +121,11 @@ def _origin(
     backbone: str | Path | Backbone, loaded: Backbone, source: Source, request: EmbeddingRequest
 ) -> dict[str, Any]:
     """The origin of features: backbone, weights and preparation, so that features of other images are comparable."""
+    name = None if isinstance(backbone, Backbone) else str(backbone)
+    if name is not None and (":" not in name or os.path.exists(name)):
+        name = os.path.abspath(name)  # of a file or folder
     return {
-        "backbone": None if isinstance(backbone, Backbone) else _lasting(str(backbone)),
+        "backbone": name,
         "branch": request.branch,
         "weights": loaded.content_hash(),
         "preparation": loaded.preparation.values(),
@@ -131,11 +134,6 @@ def _origin(
         "folder": _folder(source),
         "channels": len(loaded.mean),
     }
-
-
-def _lasting(name: str) -> str:
-    """The name of a backbone, with the absolute path if it is one of a file or folder."""
-    return name if ":" in name and not os.path.exists(name) else os.path.abspath(name)
 
 
 def _folder(source: Source) -> str | None:

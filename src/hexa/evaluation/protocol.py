@@ -205,22 +205,23 @@ Positive = Annotated[
 ]
 
 
-def topk_accuracy(scores: Tensor, labels: Tensor, ks: tuple[int, ...] = (1, 5)) -> dict[str, float]:
-    """{"top1": …, "top5": …} in percent: the share of rows whose label is among the k highest scores.
-
-    scores: [N, C], labels: int64 [N]. Of equal scores the lower class ranks first, on every device. With C ≤ k classes
-    the figure would be 100 by construction, so it is left out (top1 always stays).
-    """
-    rank = _ranks(scores, labels)
-    kept = [k for k in ks if k == 1 or k < scores.shape[1]]
-    return {f"top{k}": 100.0 * float((rank < k).double().mean()) for k in kept}
-
-
 def accuracies(scores: Tensor, labels: Tensor) -> dict[str, float]:
-    """`topk_accuracy`, and `balanced_accuracy` of the highest scores."""
-    right = (_ranks(scores, labels) == 0).cpu().numpy()
-    balanced = balanced_accuracy(right, labels.cpu().numpy())
-    return {**topk_accuracy(scores, labels), "balanced_accuracy": balanced}
+    """{"top1": …, "top5": …, "balanced_accuracy": …} in percent; top k: the share of rows whose label is among the k highest scores.
+
+    scores: [N, C], labels: int64 [N]. Of equal scores the lower class ranks first, on every device. With C ≤ 5 classes
+    top5 would be 100 by construction, so it is left out.
+    """
+    # counting what ranks above the true class needs no sort, and is deterministic where topk's choice among ties is not
+    own = scores.gather(1, labels[:, None])
+    before = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
+    rank = (scores > own).sum(1) + ((scores == own) & before).sum(1)
+    # a score that isn't a number beats nothing, so without this a broken probe would look perfect
+    rank = torch.where(scores.isfinite().all(1), rank, scores.shape[1])
+    shares = {f"top{k}": 100.0 * float((rank < k).double().mean()) for k in (1, 5)}
+    if scores.shape[1] <= 5:
+        del shares["top5"]
+    balanced = balanced_accuracy((rank == 0).cpu().numpy(), labels.cpu().numpy())
+    return {**shares, "balanced_accuracy": balanced}
 
 
 def balanced_accuracy(right: NDArray[np.bool_ | np.float64], labels: Labels) -> float:
@@ -237,16 +238,6 @@ def balanced_accuracy(right: NDArray[np.bool_ | np.float64], labels: Labels) -> 
 def majority_class(labels: Labels) -> float:
     """Share of the most frequent class in labels [N], in percent: the accuracy of a constant answer."""
     return 100 * float(np.bincount(labels).max() / len(labels))
-
-
-def _ranks(scores: Tensor, labels: Tensor) -> Tensor:
-    """Number of classes that rank before the true one, int64 [N]."""
-    # counting what ranks above the true class needs no sort, and is deterministic where topk's choice among ties is not
-    own = scores.gather(1, labels[:, None])
-    before = torch.arange(scores.shape[1], device=scores.device) < labels[:, None]
-    rank = (scores > own).sum(1) + ((scores == own) & before).sum(1)
-    # a score that isn't a number beats nothing, so without this a broken probe would look perfect
-    return torch.where(scores.isfinite().all(1), rank, scores.shape[1])
 
 
 def best_and_last(curve: Curve) -> dict[str, float]:

@@ -137,7 +137,12 @@ class _Session:
         setting = setting_of(self.experiment, len(source))
         stored = self.resumed and bool(checkpoints.checkpoints(self.folder / CHECKPOINTS))
         if experiment.start.weights is not None:
-            self._show(_start_line(self.experiment))
+            network = self.experiment.network
+            self._show(
+                f"initial weights: {experiment.start.weights}, {network.name} at "
+                f"{self.experiment.views.size} px, mean {network.mean}, batch-norm statistics "
+                f"{'frozen' if experiment.start.keeps_statistics else 'updated'}"
+            )
         method = build_method(self.experiment, setting, self.machine, filled=not stored)
         self._show(*settlements, *method.notes(), *branch_notes(method, setting))
         with closing(build_loader(self.experiment, source, self.machine)) as loader:
@@ -254,7 +259,7 @@ class _Session:
         if is_main and training.tracker is not None:
             try:
                 fields = flatten(self.experiment.model_dump(mode="json"))
-                begun.append(trackers.start(training.tracker, self.folder, fields, self.resumed))
+                begun.append(trackers.start(self.folder, fields, self.resumed))
             except ConfigError as error:
                 problem = error
         if processes.any_of(problem is not None, trainer.device) and not self.resumed:
@@ -308,14 +313,4 @@ def _headline(
     return (
         f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, "
         f"{machine.device.type} {machine.precision}, {out}"
-    )
-
-
-def _start_line(experiment: Experiment) -> str:
-    start = experiment.start
-    network = experiment.network
-    return (
-        f"initial weights: {start.weights}, {network.name} at {experiment.views.size} px, mean "
-        f"{network.mean}, batch-norm statistics "
-        f"{'frozen' if start.keeps_statistics else 'updated'}"
     )

@@ -33,9 +33,6 @@ class Tracker(Protocol):
     """A run at a tracker. Any method may fail: the journal then drops the tracker, and training
     continues."""
 
-    identity: str
-    """Id of the run at the tracker, for resuming it."""
-
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Send the metrics of one step."""
 
@@ -50,20 +47,20 @@ def check(name: Name | None) -> None:
         raise _problem(f"{name} is not installed; install it ({install_extra(name)}) or use none")
 
 
-def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
+def start(folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
     """Start a tracked run, or resume it. Raises ConfigError if the tracker fails.
 
     fields: the configuration by dotted path.
     """
-    noted: dict[str, str] = {}
-    with suppress(OSError, ValueError, TypeError):
-        noted |= json.loads((folder / FILE).read_text(encoding="utf-8"))
+    known = None
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        known = json.loads((folder / FILE).read_text(encoding="utf-8"))["wandb"]
     try:
-        made = Wandb(folder, fields, noted.get(name) if resumed else None)
-        write_text(folder / FILE, json.dumps({**noted, name: made.identity}) + "\n")
+        made = Wandb(folder, fields, known if resumed else None)
+        write_text(folder / FILE, json.dumps({"wandb": made.identity}) + "\n")
     except Exception as error:
         why = reason(error, 300) or type(error).__name__
-        raise _problem(f"{name} did not start ({why}); {_REMEDY}") from error
+        raise _problem(f"wandb did not start ({why}); {_REMEDY}") from error
     return made
 
 
@@ -112,8 +109,6 @@ class TensorBoard:
 
     torch's writer is not used, because its thread prints a traceback when the disk is full.
     """
-
-    identity = "tensorboard"
 
     def __init__(self, folder: Path, step: int = 0) -> None:
         self._folder = folder

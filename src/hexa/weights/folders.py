@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import timm
 
@@ -48,18 +48,6 @@ _VISION: dict[str, Any] = TABLE["open_clip"]
 _RESAMPLE = {2: "bilinear", 3: "bicubic"}
 
 
-class Folder(NamedTuple):
-    """The content of a folder of weights.
-
-    config: the network, if config.json describes it.
-    preparation: of images, if known.
-    """
-
-    weights: Weights
-    config: NetworkConfig | None
-    preparation: Preparation | None
-
-
 def is_one(folder: Path) -> bool:
     """True if a folder has a config that `read` supports, or weights with a usual name."""
     return any((folder / name).is_file() for name in (CONFIG, OPEN_CLIP, *_WEIGHTS))
@@ -73,7 +61,9 @@ def names_network(path: Path) -> bool:
     return "architecture" in fields or "model_type" in fields or (path.parent / OPEN_CLIP).is_file()
 
 
-def read(folder: Path, named: bool = False) -> Folder:
+def read(
+    folder: Path, named: bool = False
+) -> tuple[Weights, NetworkConfig | None, Preparation | None]:
     """Return the weights in a folder, with the network and the preparation of images that its files
     describe.
 
@@ -85,7 +75,7 @@ def read(folder: Path, named: bool = False) -> Folder:
     preparation = None
     with described(str(folder), "its JSON files do not describe a network"):
         if "architecture" in fields:
-            return Folder(weights, *_of_timm(fields, folder / CONFIG))
+            return weights, *_of_timm(fields, folder / CONFIG)
         if (folder / OPEN_CLIP).is_file():
             path = folder / OPEN_CLIP
             fields = _json(path)
@@ -100,7 +90,7 @@ def read(folder: Path, named: bool = False) -> Folder:
             processor = _json(path).get("image_processor")
         if isinstance(processor, dict):
             preparation = _of_processor(processor, path)
-    return Folder(weights, config, preparation)
+    return weights, config, preparation
 
 
 def _json(path: Path) -> dict[str, Any]:

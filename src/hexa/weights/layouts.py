@@ -55,12 +55,11 @@ def _joined(renames: Iterable[list[str] | str]) -> Iterator[tuple[str, str]]:
             yield pattern, replacement
 
 
-def _layout(renames: Iterable[list[str] | str] = (), **fields: str) -> Layout:
-    return Layout(tuple(_joined(renames)), **fields)
-
-
 #: Layouts by the software that writes them. If several match equally many names, the first is used.
-LAYOUTS = {name: _layout(**fields) for name, fields in TABLE["layouts"].items()}
+LAYOUTS = {
+    name: Layout(**fields | {"renames": tuple(_joined(fields.get("renames", ())))})
+    for name, fields in TABLE["layouts"].items()
+}
 
 
 def names(layout: Layout, own: Iterable[str]) -> dict[str, str]:

@@ -228,8 +228,8 @@ def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
         return _of_run(folder, branch)
     if branch != "main":
         raise _no_branch(str(folder), branch)
-    found = folders.read(folder, named=name is not None)
-    return _foreign(found.weights, name, found.config, found.preparation)
+    weights, config, preparation = folders.read(folder, named=name is not None)
+    return _foreign(weights, name, config, preparation)
 
 
 def _of_run(folder: Path, branch: str) -> Backbone:

@@ -47,11 +47,7 @@ def evaluation_batches(
     transform: EvaluationTransform,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
-    num_workers: int | None = None,
-    problems: dict[int, str] | None = None,
-    tolerance: float = 0.01,
-    share: tuple[int, int] = (0, 1),
-    look: Look | None = None,
+    **how: Any,
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield all images once, in order: images float [B, C, S, S] in [0, 1] and positions int64 [B].
 
@@ -59,12 +55,8 @@ def evaluation_batches(
     `problems`; a UserError lists them if their share exceeds `tolerance`. share: (r, n) yields every n-th batch, starting
     at batch r, so that n processes share the work. look: function to apply to the decoded images.
     """
-    problems = {} if problems is None else problems
     target = torch.device(device)
-    how = (target, num_workers, problems, tolerance)
-    for images, index in evaluation_stream(
-        source, transform, batch_size, *how, share=share, look=look
-    ):
+    for images, index in evaluation_stream(source, transform, batch_size, target, **how):
         # one pass over the pixels converts type and memory format
         pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
         yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, index
@@ -75,9 +67,9 @@ def evaluation_stream(
     transform: EvaluationTransform,
     batch_size: int,
     device: torch.device,
-    num_workers: int | None,
-    problems: dict[int, str],
-    tolerance: float,
+    num_workers: int | None = None,
+    problems: dict[int, str] | None = None,
+    tolerance: float = 0.01,
     positions: range | None = None,
     share: tuple[int, int] = (0, 1),
     look: Look | None = None,
@@ -88,6 +80,7 @@ def evaluation_stream(
     positions: positions of the images (default: all). share: (r, n) yields every n-th batch, starting at batch r. look:
     function to apply to the decoded images.
     """
+    problems = {} if problems is None else problems
     if num_workers is None:
         image = first_image(source)
         cheap = (

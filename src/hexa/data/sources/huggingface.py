@@ -91,7 +91,11 @@ class HuggingFaceSource(ArrowSource):
         self._single = {row: name for row, name in enumerate(names) if name and empty[row]}
         single = list(self._single.values())
         _check_files(inside, single, "a row")
-        self.paths = [_relative(path, inside.places[0]) for path in self.paths]
+        root = inside.places[0]
+        self.paths = [
+            str(Path(one).relative_to(root)) if Path(one).is_relative_to(root) else one
+            for one in self.paths
+        ]
         if label is not None and label in used:
             rest = [other for other in tables.values() if other is not table]
             others = [other.data.column(label) for other in rest if label in other.column_names]
@@ -284,8 +288,3 @@ def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
             names["unlabeled"] = names["test"]
             names["test"] = names.pop("val")
     return names
-
-
-def _relative(name: str, root: Path) -> str:
-    """Return the path of a file relative to the folder of the data set; other names are unchanged."""
-    return str(Path(name).relative_to(root)) if Path(name).is_relative_to(root) else name

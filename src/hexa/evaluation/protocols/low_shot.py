@@ -6,6 +6,7 @@ F25.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -41,45 +42,34 @@ class LowShotOptions(SVMSettings):
     k · (C − 1) negatives for each class apart."""
 
 
-def draw_union(
-    labels: Labels,
-    k: int,
-    stream: Stream,
-) -> Rows:
-    """PCL's sample: positions of k images with label 1 for each class, one after the other, repetitions kept [C·k]."""
-    generator = np.random.default_rng(stream.integer())
-    drawn = [generator.permutation(np.flatnonzero(column == 1))[:k] for column in labels.T]
-    return np.concatenate(drawn)
-
-
-def draw_apart(
-    column: Labels,
-    k: int,
-    negatives: int,
-    stream: Stream,
-) -> Rows:
-    """Goyal's sample for one class: positions of k positives and of as many `negatives`; no difficult images."""
-    generator = np.random.default_rng(stream.integer())
-    positive = generator.permutation(np.flatnonzero(column == 1))[:k]
-    negative = generator.permutation(np.flatnonzero(column == -1))[:negatives]
-    return np.concatenate([positive, negative])
-
-
-def _samples(
+def draw_samples(
     labels: Labels,
     k: int,
     options: LowShotOptions,
     stream: Stream,
 ) -> list[Rows]:
-    """The positions that each class is learnt from in one draw."""
-    classes = labels.shape[1]
+    """The positions that each class is learnt from in one draw.
+
+    PCL draws k images with label 1 for each class, one class after the other, and every class learns from all of them.
+    Goyal draws for each class k positives and k (C - 1) negatives; no difficult images.
+    """
     if options.sampling == "pcl":
-        return [draw_union(labels, k, stream)] * classes
-    negatives = k * (classes - 1)
-    samples = []
-    for number, column in enumerate(labels.T):
-        samples.append(draw_apart(column, k, negatives, stream.child(number)))
-    return samples
+        return [_drawn(labels.T == 1, [k] * labels.shape[1], stream)] * labels.shape[1]
+    counts = [k, k * (labels.shape[1] - 1)]
+    return [
+        _drawn([column == 1, column == -1], counts, stream.child(number))
+        for number, column in enumerate(labels.T)
+    ]
+
+
+def _drawn(masks: Iterable[Labels], counts: Iterable[int], stream: Stream) -> Rows:
+    """Return positions drawn from each mask, at most its count, one mask after the other; repetitions are kept."""
+    generator = np.random.default_rng(stream.integer())
+    drawn = [
+        generator.permutation(np.flatnonzero(mask))[:count]
+        for mask, count in zip(masks, counts, strict=True)
+    ]
+    return np.concatenate(drawn)
 
 
 def run(task: Task, options: LowShotOptions) -> Outcome:
@@ -100,7 +90,7 @@ def run(task: Task, options: LowShotOptions) -> Outcome:
     for k in shots:
         scores = np.empty((options.draws, task.num_classes, len(options.costs)))
         for draw in range(options.draws):
-            samples = _samples(fit.labels, k, options, stream.child(k, draw))
+            samples = draw_samples(fit.labels, k, options, stream.child(k, draw))
             fits = []
             for rows, labels in zip(samples, fit.labels.T, strict=True):
                 features = fit.features[rows]

@@ -243,17 +243,10 @@ def _parts(y: Labels, stream: Stream, groups: Labels | None) -> list[Labels]:
 
 
 def fast_probe(
-    train_x: Tensor,
-    train_y: Tensor,
-    test_x: Tensor,
-    test_y: Tensor,
-    *,
-    num_classes: int | None = None,
-    **how: Any,
+    train_x: Tensor, train_y: Tensor, test_x: Tensor, test_y: Tensor, **how: Any
 ) -> dict[str, float]:
     """{"top1", "top5", "balanced_accuracy" in percent, "weight_decay"} of `fit_probe`, which takes `how`, on other images."""
-    classes = num_classes if num_classes is not None else int(max(train_y.max(), test_y.max())) + 1
-    probe = fit_probe(train_x, train_y, classes, **how)
+    probe = fit_probe(train_x, train_y, **how)
     return {**accuracies(probe.scores(test_x), test_y.cpu()), "weight_decay": probe.weight_decay}
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from hexa.evaluation.attack import (
     Scores,
     Streams,
     channels_last,
-    pgd,
+    projected_gradient,
     smallest_radius,
     together,
 )
@@ -81,7 +82,10 @@ class PGDOptions(_AttackOptions):
     """Attacks, each from another random point of the ball, of which one has to succeed."""
 
     def attacks(self, classes: int) -> list[Attack]:
-        return pgd(self.steps, self.restarts)
+        return [
+            partial(projected_gradient, steps=self.steps, restart=restart)
+            for restart in range(self.restarts)
+        ]
 
     def identity(self) -> str:
         return f"pgd{self.steps}x{self.restarts}"
@@ -267,10 +271,10 @@ def test_batches(
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
-    how = (batch, task.device, task.num_workers, problems)
+    how = {"num_workers": task.num_workers, "problems": problems}
     task.report(doing, 0, len(rows))  # the first images may take minutes
     assert task.test.labels is not None, "a task has labelled sources"
-    for images, index in evaluation_batches(source, task.transform, *how):
+    for images, index in evaluation_batches(source, task.transform, batch, task.device, **how):
         places = rows[index.numpy()]
         labels = torch.from_numpy(task.test.labels[places]).to(task.device)
         yield images, labels, places, [stream.child(int(place)) for place in places]

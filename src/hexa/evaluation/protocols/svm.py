@@ -17,7 +17,7 @@ from torch import Tensor
 from hexa.config import Config, UserError, some
 from hexa.data.sources.source import Labels
 from hexa.evaluation import linear_svm
-from hexa.evaluation.average_precision import average_precision
+from hexa.evaluation.average_precision import interpolated_area, precision_recall
 from hexa.evaluation.linear_svm import Array
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, named_changes
 
@@ -87,7 +87,7 @@ def scored(weights: Array, test: Images, column: int, settings: SVMSettings) -> 
     if settings.difficult_in_test == "ignored":
         scores = scores[labels != 0]
         labels = labels[labels != 0]
-    return 100 * average_precision(scores, labels == 1)
+    return 100 * interpolated_area(*precision_recall(scores, labels == 1))
 
 
 def in_parallel(
