@@ -59,7 +59,7 @@ sys.exit(f"imported: {heavy}" if heavy else 0)
             "data './no#train': no such folder: no",
         ),
         ("embed timm:resnet18 --data /dev/null --out x.npz", "is not a folder: /dev/null"),
-        ("resume runs/none --max_steps=9", "--max_steps: no such option of `hexa resume`"),
+        ("resume runs/none --max_steps=9", "--max-steps: no such option of `hexa resume`"),
         ("embed timm:resnet18 --data ~nouser/photos --out x.npz", "no such folder: ~nouser/photos"),
         ("compare timm:resnet18 --data digits", "the following arguments are required: OTHER"),
         ("visualize digits-moco-v2 --out views.txt", ".png"),

@@ -92,7 +92,7 @@ def drawing_as_two() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         partners = draws.partners
         backwards = unmix.reversed_order
-        normal = draws.normal_like
+        drawn = draws.like
         boxes = CutMix.boxes
 
         def boxes_of_halves(maker: CutMix, count: int, size: int, stream: Stream) -> torch.Tensor:
@@ -112,9 +112,9 @@ def drawing_as_two() -> Iterator[None]:
         patch.setattr(unmix, "reversed_order", lambda count: halves(backwards, count))
         patch.setattr(
             draws,
-            "normal_like",
-            lambda crop, stream: torch.cat(
-                in_halves(lambda n: normal(crop[:n], stream), len(crop) // 2)
+            "like",
+            lambda draw, crop, stream: torch.cat(
+                in_halves(lambda n: drawn(draw, crop[:n], stream), len(crop) // 2)
             ),
         )
         yield

@@ -211,10 +211,8 @@ def _run(arguments: list[str], begun: float) -> int:
         parsers[name].print_help()
         return describe_protocol(argparse.Namespace(protocol=ours[1]), extra)
     if extra and not COMMANDS[name].open:
-        field = f"__{next(iter(extra))}"
-        typed = next(one for one in arguments if one.replace("-", "_").startswith(field))
-        option = typed.partition("=")[0]
-        near = nearest(option.replace("_", "-"), options)
+        option = f"--{next(iter(extra)).replace('_', '-')}"
+        near = nearest(option, options)
         raise UserError(f"{option}: no such option of `hexa {name}`; {near}")
     try:
         given, left = parser.parse_known_args(ours)

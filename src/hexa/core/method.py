@@ -48,9 +48,9 @@ class Setting:
     """Side of a view in pixels; None if unknown."""
     begins_with: str | None = None
     """Name of the backbone's initial weights; None for random ones."""
-    load: Callable[[str], tuple[nn.Module, int]] | None = None
+    load: Callable[[str], Any] | None = None
     """Function that loads another backbone by name: returns a network (pixels in [0, 1] ->
-    features) and its image size."""
+    features) with its `image_size`."""
 
     @property
     def steps_per_epoch(self) -> int:

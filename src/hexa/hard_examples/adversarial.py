@@ -119,7 +119,9 @@ class Adversarial(HardExample):
 
     def __call__(self, source: Example, stream: Stream) -> Example:
         clean = tuple(crop.detach() for crop in source.crops)
-        count = len(clean) if self.crops == "all" else _first_of_one_size(clean)
+        # all crops, or the first ones of one size
+        others = [crop.shape[-1] != clean[0].shape[-1] for crop in clean]
+        count = len(clean) if self.crops == "all" else [*others, True].index(True)
         epsilon = self._radii(clean[0], stream)
         # start at the clean views, or at random points around them
         views = self._start(clean, epsilon, stream)
@@ -168,7 +170,7 @@ class Adversarial(HardExample):
         views = []
         for number, crop in enumerate(clean):
             radius = self.random_start * self._scale(crop) * epsilon
-            noise = 2 * draws.uniform_like(crop, stream.child("start", number)) - 1
+            noise = 2 * draws.like(torch.rand, crop, stream.child("start", number)) - 1
             views.append(self._inside(crop, noise * radius, radius))
         return tuple(views)
 
@@ -203,9 +205,3 @@ def _norms(images: Tensor) -> Tensor:
     scaled = images / largest.clamp_min(tiny)
     norms = largest * scaled.square().sum((1, 2, 3), keepdim=True).sqrt()
     return norms.clamp_min(tiny)
-
-
-def _first_of_one_size(crops: tuple[Tensor, ...]) -> int:
-    """Return the number of leading crops that have the size of the first."""
-    sizes = [crop.shape[-1] == crops[0].shape[-1] for crop in crops]
-    return [*sizes, False].index(False)

@@ -63,13 +63,20 @@ class VAT(HardExample):
         if self.measure == "cosine":
             with torch.no_grad():
                 still = source.score.embed(clean, through)
-        noise = (draws.normal_like(crop, stream.child(number)) for number, crop in enumerate(clean))
+        noise = (
+            draws.like(torch.randn, crop, stream.child(number)) for number, crop in enumerate(clean)
+        )
         directions = tuple(_scaled(drawn, self.probe) for drawn in noise)
         for _ in range(self.iterations):
             with torch.enable_grad():
                 steps = tuple(direction.requires_grad_() for direction in directions)
                 views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
-                found = torch.autograd.grad(self._distance(source, views, still, through), steps)
+                if still is None:
+                    distance = source.score_at(views, through).sum()
+                else:
+                    moved = source.score.embed(views, through).float()
+                    distance = -torch.cosine_similarity(moved, still.float(), dim=-1).sum()
+                found = torch.autograd.grad(distance, steps)
             finite = (torch.nan_to_num(gradient, 0.0, 0.0, 0.0) for gradient in found)
             directions = tuple(_scaled(gradient, self.probe) for gradient in finite)
         views = tuple(
@@ -79,20 +86,6 @@ class VAT(HardExample):
         branch = Branch(self.branch, update=self.update_statistics)
         facts = {"perturbation": mean_change(views, clean)}
         return replace(source.at(views), branch=branch, facts=facts)
-
-    def _distance(
-        self,
-        source: Example,
-        views: tuple[Tensor, ...],
-        still: Tensor | None,
-        through: Branch,
-    ) -> Tensor:
-        """Return D up to a constant; a sum over images, so that an image's gradient does not shrink
-        with the batch."""
-        if still is None:
-            return source.score_at(views, through).sum()
-        moved = source.score.embed(views, through)
-        return -torch.cosine_similarity(moved.float(), still.float(), dim=-1).sum()
 
 
 def _scaled(noise: Tensor, grey_levels: float) -> Tensor:

@@ -105,18 +105,9 @@ def frozen(
         return FrozenNetwork(copied), num_features(backbone)
     if setting.load is None:
         raise field_error("method.teacher", f"cannot load '{teacher}'; set Setting(load=…)")
-    network, size = setting.load(teacher)
+    network = setting.load(teacher)
+    size = network.image_size
     return FrozenNetwork(network, size), num_features_at(network, size, len(setting.mean))
-
-
-def teacher_notes(teacher: str | None, begins_with: str | None) -> list[str]:
-    """Return a note if the teacher has random weights."""
-    if teacher is not None or begins_with is not None:
-        return []
-    return [
-        "the teacher is the initial network with random weights, so nothing useful is "
-        "learned; give --start BACKBONE or --method.teacher BACKBONE"
-    ]
 
 
 class Teacher(Method[ViewTargets], config=TeacherConfig):
@@ -154,7 +145,12 @@ class Teacher(Method[ViewTargets], config=TeacherConfig):
         self.encoder = Encoder.branched(backbone, head, setting, config.bn_groups)
 
     def notes(self) -> list[str]:
-        return teacher_notes(self.config.teacher, self._begins)
+        if self.config.teacher is not None or self._begins is not None:
+            return []
+        return [
+            "the teacher is the initial network with random weights, so nothing useful is "
+            "learned; give --start BACKBONE or --method.teacher BACKBONE"
+        ]
 
     def embed(
         self,

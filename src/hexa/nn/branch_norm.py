@@ -16,7 +16,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hexa.config import UserError
 from hexa.core.batch import MAIN, Branch, run_sizes
-from hexa.nn.norm_functions import GroupedNorm, fixed_norm
+from hexa.nn.norm_functions import FixedNorm, GroupedNorm
 from hexa.nn.synchronized_norm import SynchronizedNorm
 from hexa.runtime import processes
 
@@ -169,12 +169,18 @@ class BranchBatchNorm(nn.Module):
         if self.kept or not (self.training and branch.training):
             mean = chosen.running_mean
             var = chosen.running_var
-            return self._acted(fixed_norm(x, mean, var, weight, bias, self.eps, self._scale))
+            if x.is_cuda and torch.is_grad_enabled():
+                y = FixedNorm.apply(x, mean, var, weight, bias, self.eps, self._scale)
+            else:
+                y = F.batch_norm(x, mean, var, weight, bias, False, 0.0, self.eps)
+            return self._acted(y)
         groups = max(1, self.groups // branch.parts)
         momentum = branch.momentum(self.momentum)
         seen = _Seen(chosen, momentum)
         if self.part > 1:
-            y, mean, var = self._synchronized(x, weight, bias)
+            if torch.compiler.is_compiling():
+                torch._dynamo.graph_break()  # compiled graphs cannot contain collectives
+            y, mean, var = SynchronizedNorm.apply(x, weight, bias, self.eps, self.part)
             seen = _Seen(chosen, momentum, mean, var)
         elif groups > 1 and len(x) > 1:
             rows = self._rows(x, groups)
@@ -216,13 +222,6 @@ class BranchBatchNorm(nn.Module):
         """Normalise each group separately; return y, and mean and 1 / √(Var[x] + eps) per group."""
         together = x.is_cuda and rows[0] == rows[-1]
         return GroupedNorm.apply(x, weight, bias, rows, self.eps, together)  # type: ignore[no-any-return]
-
-    def _synchronized(self, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
-        """Normalise the images of several processes together; return y, and the mean and variance
-        for the running statistics."""
-        if torch.compiler.is_compiling():
-            torch._dynamo.graph_break()  # compiled graphs cannot contain collectives
-        return SynchronizedNorm.apply(x, weight, bias, self.eps, self.part)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def copy_main(self, branch: str) -> None:

@@ -10,23 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def fixed_norm(
-    x: Tensor,
-    mean: Tensor,
-    var: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    eps: float,
-    scale: Tensor | None,
-) -> Tensor:
-    """Batch-norm with the given mean and variance. scale: weight / √(var + eps), if it is known."""
-    if x.is_cuda and torch.is_grad_enabled():
-        return FixedNorm.apply(x, mean, var, weight, bias, eps, scale)  # type: ignore[no-any-return]
-    return F.batch_norm(x, mean, var, weight, bias, False, 0.0, eps)
-
-
 class FixedNorm(torch.autograd.Function):
-    """`fixed_norm`, with an input gradient in the layout of x.
+    """Batch-norm with the given mean and variance, with an input gradient in the layout of x.
 
     On a GPU torch returns a contiguous gradient, which the previous convolution must copy back to
     channels_last.

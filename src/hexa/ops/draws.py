@@ -112,19 +112,12 @@ def partners(count: int, stream: Stream) -> Tensor:
     return torch.randperm(count, generator=generator)
 
 
-def uniform_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Return uniform numbers in [0, 1) for a crop [B, 3, S, S], drawn on its device (generators
-    differ between devices)."""
-    return _drawn_like(torch.rand, crop, stream)
+def like(draw: Callable[..., Tensor], crop: Tensor, stream: Stream) -> Tensor:
+    """Return random numbers for a crop [B, 3, S, S], drawn on its device (generators differ between
+    devices).
 
-
-def normal_like(crop: Tensor, stream: Stream) -> Tensor:
-    """Return standard normal numbers for a crop [B, 3, S, S], drawn on its device (generators
-    differ between devices)."""
-    return _drawn_like(torch.randn, crop, stream)
-
-
-def _drawn_like(draw: Callable[..., Tensor], crop: Tensor, stream: Stream) -> Tensor:
+    draw: torch.rand (uniform in [0, 1)) or torch.randn (standard normal).
+    """
     shape = crop.shape
     device = crop.device
     dtype = crop.dtype

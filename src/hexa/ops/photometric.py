@@ -210,11 +210,6 @@ def gaussian_blur(
     that includes the reflection.
     """
     height, width = images.shape[2:]
-    if radius >= min(height, width):
-        raise ValueError(
-            f"a blur of radius {radius} needs images larger than {height} × {width}; use "
-            "blur_radius(sigma, size)"
-        )
     offset = torch.arange(-radius, radius + 1, device=images.device, dtype=torch.float32)
     kernel = torch.exp(-0.5 * (offset / sigma[:, None]).square())  # [B, K]
     kernel /= kernel.sum(1, keepdim=True)

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -91,7 +92,7 @@ def setting_of(experiment: Experiment, data_size: int) -> Setting:
         streams=experiment.network.streams,
         view_size=experiment.views.size,
         begins_with=experiment.start.weights,
-        load=_teacher,
+        load=partial(start.read, field="method.teacher"),
     )
     experiment.method.check(setting)
     return setting
@@ -151,12 +152,6 @@ def refusals(experiment: Experiment) -> list[tuple[str, str]]:
             (f"hard_examples.{name}.random_start", f"{why}, or 2 for N-FGSM") for name in still
         ]
     return refused
-
-
-def _teacher(weights: str) -> tuple[nn.Module, int]:
-    """Load the teacher for `Setting.load`; return it with its image size. Raises UserError."""
-    backbone = start.read(weights, "method.teacher")
-    return backbone, backbone.image_size
 
 
 def open_images(experiment: Experiment) -> Source:
@@ -324,18 +319,15 @@ def kernels(deterministic: bool) -> Iterator[None]:
     cudnn = torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled()
     benchmark = cudnn.benchmark
-    fill = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     cudnn.benchmark = not deterministic
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
         cudnn.benchmark = benchmark
         torch.use_deterministic_algorithms(before)
-        torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
 def backbone_of(
