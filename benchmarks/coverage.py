@@ -1,11 +1,12 @@
 """How often do the intervals of `hexa compare` hold the true difference, and which differences do they show?
 
-    python benchmarks/coverage.py OUT.json [--comparisons 300] [--classes 2 20] [--labelled 100 300 1000] [--group 1 4]
+    python benchmarks/coverage.py OUT.json [--comparisons 300] [--classes 2 20] [--labelled 100 300 1000] [--group 1 4 0]
 
 A population of features: every class has two clusters, and two backbones see the same images with noise that they partly
 share, one of them perhaps with a stronger signal. Each comparison draws labelled images anew and goes through `Judge` and
 `difference`. The truth is the mean difference over all comparisons of a row, 0 if the backbones are equal: a cross-validated
-difference has that expectation. `groups` of four images share their class and half of their noise.
+difference has that expectation. Groups of four images share their class and half of their noise. Group 0: groups of
+unequal size, four with a fifth of the images each and the others of one image, share half of their noise.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ SHARED = 0.8
 #: Images of a group, and the share of the noise's variance that they share.
 GROUP = 4
 ALIKE = 0.5
+#: Stands for groups of unequal size, and the number of large groups among them.
+UNEQUAL = 0
+LARGE = 4
 #: Strength of the signal by the number of classes.
 STRENGTH = {2: 2.0, 20: 6.0}
 #: Factors of the second backbone's signal by the number of classes, for about 0, 3 and 8 points of the linear probe.
@@ -50,21 +54,31 @@ class Population:
         self.gain = gain
         self.group = group
 
+    def sizes(self, count: int) -> list[int]:
+        """Numbers of images of the groups."""
+        if self.group != UNEQUAL:
+            return [self.group] * (count // self.group)
+        large = count // (LARGE + 1)
+        return [large] * LARGE + [1] * (count - LARGE * large)
+
     def draw(
         self, count: int, generator: np.random.Generator
     ) -> tuple[list[Tensor], np.ndarray, np.ndarray | None]:
         """Features of both backbones, labels and groups of `count` images."""
-        groups = np.repeat(np.arange(count // self.group), self.group)
+        sizes = self.sizes(count)
+        groups = np.repeat(np.arange(len(sizes)), sizes)
+        # images of equal groups share class and cluster
+        alike = np.arange(count) if self.group == UNEQUAL else groups
+        number = alike[-1] + 1
         classes = len(self.means)
-        of_group = generator.permutation(np.arange(count // self.group) % classes)
-        labels = of_group[groups]
-        cluster = generator.integers(0, 2, count // self.group)[groups]
+        labels = generator.permutation(np.arange(number) % classes)[alike]
+        cluster = generator.integers(0, 2, number)[alike]
 
         def noise() -> np.ndarray:
             own = generator.normal(size=(count, WIDTH))
             if self.group == 1:
                 return own
-            common = generator.normal(size=(count // self.group, WIDTH))[groups]
+            common = generator.normal(size=(len(sizes), WIDTH))[groups]
             return (1 - ALIKE) ** 0.5 * own + ALIKE**0.5 * common
 
         signal = STRENGTH[classes] * self.means[labels, cluster]
@@ -125,7 +139,7 @@ def main() -> None:
     parser.add_argument("--comparisons", type=int, default=300)
     parser.add_argument("--classes", type=int, nargs="+", default=(2, 20))
     parser.add_argument("--labelled", type=int, nargs="+", default=(100, 300, 1000))
-    parser.add_argument("--group", type=int, nargs="+", default=(1, GROUP), help="images of one")
+    parser.add_argument("--group", type=int, nargs="+", default=(1, GROUP, UNEQUAL), help="images of one")
     given = parser.parse_args()
     made_by = {**provenance(), "device": processor_name(), "torch": torch.__version__}
     made: list[dict[str, Any]] = []

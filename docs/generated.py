@@ -974,8 +974,8 @@ def coverage() -> str:
     made = [row for row in alone + result(GROUPED)["rows"] if row["decides"]]
     for row in sorted(made, key=lambda row: (row["labelled"], row["classes"], row["group"])):
         images = f"{row['labelled']:,}"
-        if row["group"] > 1:
-            images += ", in groups"
+        if row["group"] != 1:
+            images += ", in groups" if row["group"] else ", in unequal groups"
         cells.setdefault((images, str(row["classes"])), []).append(row)
     rows = []
     for place, (equal, *gains) in cells.items():

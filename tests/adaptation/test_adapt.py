@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 from unittest.mock import ANY, Mock
 
 import numpy as np
@@ -18,14 +19,18 @@ import pytest
 import torch
 from PIL import Image
 
+from hexa import recipes
 from hexa.adaptation import record as records
 from hexa.adaptation.command import adapt
 from hexa.adaptation.given import Budget
 from hexa.adaptation.request import AdaptRequest
+from hexa.comparison import compare as comparing
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
+from hexa.recipes.experiment import override
+from hexa.reporting import runs
 from hexa.weights import files, start as starts
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.conftest import Says
@@ -152,6 +157,32 @@ def test_transformer_image_size(command: str, photos: Path, tmp_path: Path, says
     data = f"--data=folder:{photos}/train --out={tmp_path / 'run'}"
     says(f"{command} {start} {data} {QUICK} {length} --time=20m")
     assert load_backbone(tmp_path / "run" / "backbone.safetensors").image_size == 32
+
+
+@pytest.mark.parametrize(
+    ("monitor", "trials"),
+    [({}, 1), ({"keep_best": "knn"}, 3), ({"until": 90.0}, 3)],
+    ids=["none", "best", "until"],
+)
+def test_adapt_trials(
+    monitor: dict[str, Any],
+    trials: int,
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Intervals count the states among which labels chose, also if they ended the run."""
+    lines = [{"kind": "monitor", "step": step, "knn": 50.0} for step in range(3)]
+    monkeypatch.setattr(runs, "read_run", Mock(return_value=Mock(monitor=lines)))
+    compared = Mock(side_effect=InterruptedError)
+    monkeypatch.setattr(comparing, "of_backbones", compared)
+    config = override(
+        recipes.get("digits-moco-v2"), {f"monitor.{k}": v for k, v in monitor.items()}
+    )
+    trained = Mock(experiment=config, out=tmp_path)
+    with pytest.raises(InterruptedError):
+        AdaptRequest(str(weights), "digits").outcome(trained, Mock())
+    assert compared.call_args.args[-1] == trials
 
 
 def test_adapt_foreign_out_folder(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:

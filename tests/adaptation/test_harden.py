@@ -339,6 +339,22 @@ def test_attacked_image_held_out_probe(judged: Judged) -> None:
     )
 
 
+def test_distance_unit_sorted_images() -> None:
+    """The mean distance between images does not depend on their order, such as by class."""
+    images = open_source("digits", "test")
+    backbone = load_backbone("random:small-resnet-8-16", size=8)
+    generator = torch.Generator().manual_seed(0)
+    centres = 3 * torch.randn(4, 24, generator=generator)
+    rows = torch.repeat_interleave(centres, 500, dim=0)
+    rows = rows + torch.randn(2000, 24, generator=generator)
+    drawn = rows[torch.randperm(2000, generator=generator)]
+    sides = [Side(backbone, features) for features in (rows, drawn, rows[::4])]
+    shown = Shown.of(images, backbone, 4, None, torch.device("cpu"), 0)
+    attack_all(sides, shown, None, lambda done, total: None)
+    first, *others = [side.mean(ATTACKED[0]) for side in sides]
+    assert others == pytest.approx([first] * 2, rel=0.05)
+
+
 def test_farthest_view_distance() -> None:
     """The farthest views are in the ball and move features more than noise."""
     network = load_backbone("random:small-resnet-8-16", size=8)

@@ -14,10 +14,10 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import hexa
-from hexa.comparison import labelled, leakage, verdict
+from hexa.comparison import compare as compare_module, labelled, leakage, verdict
 from hexa.comparison.compare import CompareRequest, compare
 from hexa.config import UserError
-from hexa.data import open_source
+from hexa.data import draw_part, open_source
 from hexa.evaluation.split import draw_classes
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
@@ -172,6 +172,37 @@ def test_compare_learned_labelled_images(folder: Path) -> None:
     assert any("left out: 5 labelled near-duplicates" in note for note in found.notes)
     assert len(found.images) == 80
     assert ("0/again-0.png", "all/0.png") in found.duplicates
+
+
+def test_compare_learned_contents(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
+) -> None:
+    """Contents decide whether a run was trained on images: names and the current folder do not."""
+    photos = shutil.copytree(folder / "labelled", tmp_path / "photos")
+    more = "--epochs=1 --max_steps=2 --batch_size=32 --training.report=false --monitor.holdout=0.2"
+    monkeypatch.chdir(tmp_path)
+    says(f"pretrain digits-moco-v2 --data=folder:photos {more} --out=run")
+    run = load_backbone("run")
+    assert compare_module._learned_from(run, open_source("photos,links=follow", "train"))
+    part = draw_part(open_source("photos", "train"), 10, 0)
+    assert compare_module._learned_from(run, part)
+    moved = shutil.copytree(photos, tmp_path / "elsewhere" / "moved")
+    (tmp_path / "other").mkdir()
+    shutil.copytree(folder / "photos", tmp_path / "other" / "photos")
+    monkeypatch.chdir(tmp_path / "other")
+    assert compare_module._learned_from(run, open_source(str(moved), "train"))
+    assert not compare_module._learned_from(run, open_source("folder:photos", "train"))
+    taught = (tmp_path / "run", "pixels:8")
+    found = compare(CompareRequest(backbones=taught, data=str(moved), size=8, seconds=30))
+    assert any("trained on the labelled images" in note for note in found.notes)
+
+
+def test_compare_learned_name(folder: Path) -> None:
+    """Without a fingerprint, the name decides, whatever its options."""
+    learned = load_backbone("pixels:8")
+    learned.info["data"] = f"folder:{folder / 'photos'}"
+    photos = f"{folder / 'photos'},links=follow"
+    assert compare_module._learned_from(learned, open_source(photos, "train"))
 
 
 def test_exact_copies_search(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scipy.stats import binom
 
-from benchmarks.coverage import GAINS, GROUP, rows
+from benchmarks.coverage import GAINS, GROUP, UNEQUAL, rows
 
 #: Comparisons of a row.
 COMPARISONS = 300
@@ -25,7 +25,7 @@ def allowed(share: float) -> tuple[float, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "labelled", "group"),
-    [(2, 100, 1), (20, 100, 1), (2, 100, GROUP), (2, 300, 1), (2, 300, GROUP)],
+    [(2, 100, 1), (20, 100, 1), (2, 100, GROUP), (2, 300, 1), (2, 300, GROUP), (2, 300, UNEQUAL)],
 )
 def test_interval_coverage(classes: int, labelled: int, group: int) -> None:
     """Intervals have their nominal coverage."""

@@ -155,6 +155,8 @@ def test_showable_difference_by_count() -> None:
         "with 300 labelled images in 3 groups no difference can be shown"
     )
     assert showable(12).endswith(" no difference can be shown")
+    unequal = np.repeat(np.arange(101), [500] + 100 * [1])
+    assert "in 101 groups no difference can be shown" in showable(600, unequal)
 
 
 def test_showable_difference_judging_images() -> None:
@@ -181,10 +183,13 @@ def test_group_judging_and_count() -> None:
     before = judge.scores(FEATURES[:, slice(4)])
     after = judge.scores(FEATURES[:, slice(8)])
     d = after.right[DECIDING] - before.right[DECIDING]
+    sizes = np.bincount(groups[:75])
     squares = sum(
-        sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 for group in range(9)
+        sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 / (1 - size / 75)
+        for group, size in enumerate(sizes)
     )
-    half = GROUPED_WIDTH * stats.t.ppf(1 - 0.025 / 2, 8) * (9 / 8 * squares) ** 0.5 / 75
+    freedom = 75**2 / (sizes**2).sum() - 1
+    half = GROUPED_WIDTH * stats.t.ppf(1 - 0.025 / 2, freedom) * squares**0.5 / 75
     half = max(half, paired(before.right[DECIDING], after.right[DECIDING], DECIDING, 2).half)
     assert difference(before, after, DECIDING, 2).half == pytest.approx(half)
     copies = np.arange(120) // 3
@@ -202,9 +207,36 @@ def test_too_few_and_useless_groups() -> None:
     assert str(few) == "+25.0, too few images or groups to tell"
     enough = paired(none, 100.0 * (five == 0), DECIDING, groups=five)
     assert enough.half == pytest.approx(GROUPED_WIDTH * 20 * stats.t.ppf(0.975, 4))
+    almost = paired(none, 100.0 * (five == 0), DECIDING, groups=np.maximum(five, np.arange(60) < 1))
+    assert almost.half == pytest.approx(enough.half, rel=0.15)
     assert Judge(LABELS, groups=np.arange(79) % 2).scores(FEATURES).accuracy("linear probe") > 50
     useless = [Judge(LABELS, groups=groups) for groups in (np.zeros(79, np.int64), LABELS)]
     assert [(judge.groups, len(judge.judged)) for judge in useless] == [(None, 78)] * 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "most"),
+    [
+        ([500, *[1] * 100], 1.0),  # one group has most of the images
+        ([250, 250, *[1] * 20], 1.0),
+        ([100] * 2 + [1] * 85, 0.99),
+        ([100] * 4 + [1] * 100, 0.99),
+        ([300 // rank for rank in range(1, 21)], 0.99),
+        ([60] * 10, 0.99),
+    ],
+)
+def test_unequal_group_coverage(sizes: list[int], most: float) -> None:
+    """Intervals hold 0 as often as they say if groups are alike inside, whatever their sizes."""
+    generator = np.random.default_rng(0)
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    held = []
+    for _ in range(400):
+        accuracies = np.clip(0.75 + 0.15 * generator.normal(size=(2, len(sizes))), 0, 1)
+        difficulty = generator.random(len(groups))
+        before, after = (100.0 * (difficulty < accuracy[groups]) for accuracy in accuracies)
+        found = paired(before, after, DECIDING, groups=groups)
+        held.append(abs(found.points) <= found.half)
+    assert 0.93 <= np.mean(held) <= most
 
 
 def test_judge_minimum_classes() -> None:

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from hexa.cli import main
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.evaluation import evaluate, results
 from hexa.evaluation.protocols import svm
+from hexa.reporting.runs import read_run
+from hexa.reporting.scores import evaluations
 from hexa.runtime.packages import commit
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.data.sources.test_opening import write_parquet
@@ -76,6 +79,30 @@ def test_holdout_split(monkeypatch: pytest.MonkeyPatch) -> None:
     other = evaluate("knn", backbone, "digits", holdout=0.2, seed=2, **QUIET)
     assert again["metrics"] == found["metrics"]
     assert again["data_facts"] == facts != other["data_facts"]
+    few = evaluate("knn", backbone, "digits", holdout=0.2, seed=2, images=100, **QUIET)
+    of_all = open_source("digits", "train").fingerprint
+    drawn = [side for found in (again, other, few) for side in found["data_facts"].values()]
+    assert {side["part_of"] for side in drawn} == {of_all}
+    assert len({side["fingerprint"] for side in drawn}) == 5
+
+
+def test_test_images_in_terminal_and_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Evaluations that differ by --test-data alone are both reported, with what they were scored on."""
+    run = a_run(tmp_path)
+    many = pictures(tmp_path / "many", {"a": 6, "b": 6})
+    for name, shade in (("one", 20), ("other", 40)):
+        other = pictures(tmp_path / name, {"a": 3, "b": 4}, shade)
+        command = ["evaluate", "knn", str(run), "--data", many, "--test-data", other]
+        assert main([*command, "--device", "cpu"]) == 0
+        assert f" on {many}, scored on {other}: top1" in capsys.readouterr().out
+    facts = [result["data_facts"]["test"] for result in read_run(run).results]
+    assert all("part_of" not in side for side in facts)
+    rows = evaluations([read_run(run)], ["run"]).rows
+    assert [row[1] for row in rows if row[2] == "top1"] == [
+        f"{many}, scored on {side['source']}" for side in facts
+    ]
 
 
 def test_run_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

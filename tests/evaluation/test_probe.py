@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from hexa.evaluation.protocols import probe
 from hexa.evaluation.protocols.probe import choose_weight_decay, fast_probe, softmax_regression
 from hexa.evaluation.split import folds
 from hexa.runtime.random import Stream
@@ -45,6 +47,18 @@ def probed(
         torch.from_numpy(test_y),
         **options,
     )
+
+
+def test_group_folds_lacking_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the first fold of whole groups lacks a class, the other folds choose too; useless groups are ignored."""
+    chosen = Mock(wraps=choose_weight_decay)
+    monkeypatch.setattr(probe, "choose_weight_decay", chosen)
+    x, y = draw(240, 6, 2, 0, 4)
+    probed(x, y, x, y, groups=2 * y + np.arange(240) // 120)
+    parts = chosen.call_args.args[4]
+    assert all(len(np.unique(y[part])) == 1 for part in parts)
+    assert len(np.unique(y[np.concatenate(parts)])) == 2
+    assert probed(x, y, x, y, groups=y) == probed(x, y, x, y)
 
 
 @pytest.mark.parametrize("weight_decay", [1.0, 1e-2, 1e-4])

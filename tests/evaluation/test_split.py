@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.source import ArraySource
 from hexa.evaluation import evaluate
+from hexa.evaluation.protocols import robust
 from hexa.evaluation.split import _class_names, draw_per_class, folds, hold_out, stratified_part
 from hexa.runtime.random import Stream
 from tests.evaluation.given import QUIET, noise_images
@@ -68,6 +71,99 @@ def test_hold_out_groups(tmp_path: Path) -> None:
     fit, out = hold_out(source, 0.2, Stream(0))
     assert len(out) == 8
     assert not set(fit.groups()) & set(out.groups())
+
+
+@pytest.mark.parametrize(
+    ("names", "share", "said"),
+    [
+        (
+            [
+                f"{kind}/{n}.png"
+                for kind, count in (("a", 9), ("b", 9), ("c", 2))
+                for n in range(count)
+            ],
+            0.2,
+            ["no image of c is scored"],
+        ),
+        (
+            [f"{kind}/p{visit}/{n}.png" for kind in "ab" for visit in range(6) for n in range(4)],
+            0.8,
+            ["groups stay together: 24 of 48 images are scored (50%)"],
+        ),
+        (
+            ["c/p9/0.png", "c/p9/1.png"]
+            + [f"{kind}/p{visit}/{n}.png" for kind in "ab" for visit in range(4) for n in range(4)],
+            0.25,
+            ["groups stay together: 8 of 34 ", "no image of c is scored"],
+        ),
+        (
+            [f"{kind}/p{kind}{n % 2}/{n}.png" for kind in "ab" for n in range(10)],
+            0.1,
+            ["groups are ignored"],
+        ),
+    ],
+    ids=["small class", "large share", "class of one group", "groups of one class"],
+)
+def test_hold_out_notes(tmp_path: Path, names: list[str], share: float, said: list[str]) -> None:
+    """Notes name classes that are not scored, and say how many images whole groups are."""
+    data = noise_images(tmp_path, dict.fromkeys(names, (8, 8)))
+    result = evaluate("knn", "pixels:8", data, holdout=share, **QUIET)
+    notes = [note for note in result["notes"] if "scored" in note or "groups" in note]
+    assert len(notes) == len(said)
+    assert all(text in note for text, note in zip(said, notes, strict=True))
+
+
+def near_copies(folder: Path, visits: int, apart: bool) -> str:
+    """A source of images of noise, of two classes, with three near-copies each.
+
+    apart: copies are not in a sub-folder of their class, so that they are not known to belong together.
+    """
+    generator = np.random.default_rng(0)
+    for visit in range(visits):
+        image = generator.integers(0, 230, (8, 8, 3))
+        kind = folder / f"{visit % 2}"
+        place = kind if apart else kind / f"visit{visit}"
+        place.mkdir(parents=True, exist_ok=True)
+        for copy in range(3):
+            pixels = image + generator.integers(0, 20, (8, 8, 3))
+            Image.fromarray(pixels.astype(np.uint8)).save(place / f"{visit}-{copy}.png")
+    return f"folder:{folder}"
+
+
+@pytest.mark.parametrize("protocol", ["probe", "robust", "linear"])
+def test_selection_groups(protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images of a group are not on both sides when a weight decay or a rate is chosen."""
+    calls = Mock(wraps=robust.fit_probe)
+    monkeypatch.setattr(robust, "fit_probe", calls)
+    more: dict[str, Any] = {
+        "linear": {"preset": "cifar", "epochs": 30, "learning_rates": (0.1, 0.01)},
+        "robust": {"steps": 1, "targets": 1, "epsilons": (1,)},
+    }.get(protocol, {})
+    test = near_copies(tmp_path / "test", 6, apart=True)
+    found = []
+    for apart in (True, False):
+        data = near_copies(tmp_path / f"{apart}", 40, apart)
+        result = evaluate(protocol, "pixels:8", data, test_data=test, **QUIET, **more)
+        assert result["protocol"].endswith("-grouped") != apart
+        found.append(result["details"])
+    if protocol == "linear":
+        known, unknown = (max(one["held_out"].values()) for one in found)
+        assert known > 90
+        assert unknown < 80
+    elif protocol == "probe":
+        assert found[0]["weight_decay"] < found[1]["weight_decay"]
+    else:
+        first, second = (call.kwargs["groups"] for call in calls.call_args_list)
+        assert first is None
+        assert len(np.unique(second)) == 40
+
+
+def test_selection_groups_few_labels(tmp_path: Path) -> None:
+    """Draws of a few labels keep groups too."""
+    test = near_copies(tmp_path / "test", 6, apart=True)
+    data = near_copies(tmp_path / "data", 40, apart=False)
+    result = evaluate("probe", "pixels:8", data, test_data=test, shots=(8,), draws=2, **QUIET)
+    assert result["protocol"].endswith("-grouped")
 
 
 def test_draw_per_class() -> None:

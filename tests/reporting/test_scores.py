@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
 
 from hexa.reporting import scores
 from hexa.reporting.runs import Run, read_run
@@ -48,11 +54,15 @@ def _two_arms(make_run: MakeRun, scores_of: dict[str, list[float]], images: obje
 
 
 def test_paired_seed_verdict(make_run: MakeRun) -> None:
-    """Two arms are compared in pairs of one seed."""
-    runs = _two_arms(make_run, {"a": [50.0, 60.0, 70.0], "bb": [52.0, 62.1, 71.9]}, 100)
+    """Two arms are compared in pairs of one seed, with the wider interval of seeds and test images."""
+    values = {"a": [50.0, 60.0, 70.0], "bb": [51.0, 62.1, 72.9]}
+    runs = _two_arms(make_run, values, 1_000_000)
     (said,) = scores.verdicts(runs, [run.folder.name for run in runs])
-    assert "bb0 and 2 more is better than a0 and 2 more: +2.0 ± 0.2 points" in said
-    assert "paired over 3 seeds" in said
+    gains = np.subtract(values["bb"], values["a"])
+    half = float(stats.t.ppf(0.975, 2) * stats.sem(gains))
+    assert half > agresti_caffo(60, 62, 1_000_000)
+    assert f"bb0 and 2 more is not shown to differ from a0 and 2 more: +2.0 ± {half:.1f} " in said
+    assert "over 3 paired seeds" in said
     assert scores.verdicts(runs[:3], ["a", "b", "c"]) == []
     (few,) = scores.verdicts([*runs[:3], runs[4]], list("abcd"))
     assert "fewer than two seeds" in few
@@ -65,6 +75,37 @@ def agresti_caffo(first: float, second: float, images: int) -> float:
         share = (percent / 100 * images + 1) / (images + 2)
         variance += share * (1 - share) / (images + 2)
     return 196 * variance**0.5
+
+
+@pytest.mark.parametrize("seeds", [2, 3])
+@pytest.mark.parametrize(
+    ("images", "found"), [(1_000, "is not shown to differ"), (100_000, "is better")]
+)
+def test_equal_gains_of_seeds(make_run: MakeRun, seeds: int, images: int, found: str) -> None:
+    """Gains that agree by chance do not make an interval of width 0."""
+    runs = _two_arms(
+        make_run, {"a": [90.0, 91.0, 92.0][:seeds], "bb": [91.0, 92.0, 93.0][:seeds]}, images
+    )
+    (said,) = scores.verdicts(runs, [run.folder.name for run in runs])
+    mean = 90 + (seeds - 1) / 2
+    half = agresti_caffo(mean, mean + 1, images)
+    assert found in said
+    assert f"+1.0 ± {half:.1f} points" in said
+    assert ("fewer than three seeds" in said) == (seeds < 3)
+
+
+def test_false_verdicts(make_run: MakeRun) -> None:
+    """Two arms of equal accuracy are seldom called different, also if few images are ever misclassified."""
+    generator = np.random.default_rng(0)
+    runs = _two_arms(make_run, {"a": [0.0, 0.0], "bb": [0.0, 0.0]}, 360)
+    named = 0
+    for _ in range(300):
+        for run in runs:
+            right = 358 + generator.binomial(2, 0.5)
+            run.results[0]["metrics"]["top1"] = 100 * right / 360
+        (said,) = scores.verdicts(runs, list("abcd"))
+        named += "is not shown to differ" not in said
+    assert named <= 15
 
 
 def test_verdicts_under_attack(make_run: MakeRun) -> None:
@@ -97,3 +138,127 @@ def test_verdicts_of_one_seed(make_run: MakeRun) -> None:
     assert "dd is worse than c: −8.0" in scores.verdicts(runs, ["c", "dd"])[0]
     runs = _two_arms(make_run, {"e": [60.0], "ff": [52.0]}, None)
     assert "number of test images is unknown" in scores.verdicts(runs, ["e", "ff"])[0]
+
+
+def _on(data: str, fit: str, test: str, top1: float, **others: Any) -> dict[str, Any]:
+    """A result; fit, test: fingerprints, which are the sources' names too."""
+    facts = {
+        side: {"source": f"folder:{name}", "split": "train", "images": 10_000, "fingerprint": name}
+        for side, name in (("fit", fit), ("test", test))
+    }
+    of_all = {"protocol": "knn", "data": data, "seed": 0, "precision": "fp32"}
+    return {**of_all, "metrics": {"top1": top1}, "data_facts": facts, **others}
+
+
+def _drawn(seed: int, top1: float) -> dict[str, Any]:
+    """A result of images that `--holdout` drew."""
+    result = _on("folder:all", f"rest{seed}", f"part{seed}", top1, seed=seed)
+    for facts in result["data_facts"].values():
+        facts |= {"source": "folder:all", "part_of": "all"}
+    return result
+
+
+def test_results_of_other_training_images(make_run: MakeRun) -> None:
+    """Classifiers that learned from other images are not compared."""
+    runs = [
+        run_with(make_run("a"), _on("folder:few", "few", "T", 80.0)),
+        run_with(make_run("bb", batch_size=8), _on("folder:many", "many", "T", 95.0)),
+    ]
+    grid = scores.evaluations(runs, ["a", "bb"])
+    assert [(row[1], *row[3:]) for row in grid.rows] == [
+        ("folder:few, scored on folder:T", "80.0", "–"),
+        ("folder:many, scored on folder:T", "–", "95.0"),
+    ]
+    assert not grid.best
+    (said,) = scores.verdicts(runs, ["a", "bb"])
+    assert "nothing is compared" in said
+    assert scores.verdicts([runs[0], Run(Path("none"), {"epochs": 7})], ["a", "none"]) == []
+
+
+def test_images_of_one_name(make_run: MakeRun) -> None:
+    """A folder whose content changed is in two rows of their own, with the fingerprints."""
+    run = run_with(
+        make_run(), _on("folder:x", "many", "T1", 80.0), _on("folder:x", "more", "T1", 90.0)
+    )
+    names = [row[1] for row in scores.evaluations([run], ["a"]).rows]
+    assert names[0] != names[1]
+    assert ["many" in name for name in names] == [True, False]
+
+
+def test_drawn_images(make_run: MakeRun) -> None:
+    """Parts that were drawn by different seeds share a row; pairs have the same part."""
+    values = {"a": [80.0, 70.0, 90.0], "bb": [85.0, 75.0, 95.0]}
+    runs = [
+        run_with(make_run(f"{name}{seed}", seed=seed, batch_size=8 * len(name)), _drawn(seed, top1))
+        for name, of_seeds in values.items()
+        for seed, top1 in enumerate(of_seeds)
+    ]
+    names = [run.folder.name for run in runs]
+    each = scores.evaluations(runs, names)
+    (row,) = each.rows
+    assert row[1] == "folder:all"
+    assert "–" not in row
+    assert not each.best  # of different images
+    means = scores.over_seeds(runs, names)
+    assert means.rows[0][3:] == ("80.0 ± 10.0", "85.0 ± 10.0")
+    assert means.best == {(0, 4)}
+    (said,) = scores.verdicts(runs, names)
+    assert "bb0 and 2 more is better than a0 and 2 more: +5.0" in said
+    runs[5] = run_with(runs[5].folder, _drawn(1, 20.0))
+    (said,) = scores.verdicts(runs, names)
+    assert "+5.0" in said
+    assert "over 2 paired seeds" in said
+    (said,) = scores.verdicts([runs[0], runs[4]], ["a", "bb"])
+    assert "nothing is compared" in said
+
+
+def test_kept_evaluations(make_run: MakeRun) -> None:
+    """A later evaluation replaces one of the same images and precision only, whatever the source was called."""
+    first = _on("folder:many", "many", "T1", 80.0)
+    results = [
+        first,
+        _on("folder:many", "many", "T2", 60.0),
+        _on("folder:many", "many", "T1", 81.0, precision="bf16"),
+        _on("folder:./many", "many", "T1", 82.0),
+    ]
+    run = run_with(make_run(), *results)
+    assert scores.newest(run) == [results[3], *results[1:3]]
+    rows = scores.evaluations([run], ["a"]).rows
+    assert [(row[0], row[1].rpartition(" ")[2], row[3]) for row in rows] == [
+        ("knn", "folder:T1", "82.0"),
+        ("knn", "folder:T2", "60.0"),
+        ("knn in bf16", "folder:T1", "81.0"),
+    ]
+
+
+def test_results_of_other_precision(make_run: MakeRun) -> None:
+    runs = [
+        run_with(
+            make_run(name, batch_size=8 * len(name)), _on("x", "many", "T", top1, precision=one)
+        )
+        for name, top1, one in (("a", 80.0, "fp32"), ("bb", 95.0, "bf16"))
+    ]
+    assert len(scores.evaluations(runs, ["a", "bb"]).rows) == 2
+    (said,) = scores.verdicts(runs, ["a", "bb"])
+    assert "nothing is compared" in said
+
+
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        (("x", "test"), "x"),
+        (("x", "train"), "x"),
+        (("x", "extra"), "x, scored on x#extra"),
+        (("y", "train"), "x, scored on y"),
+    ],
+)
+def test_names_of_data(test: tuple[str, str], said: str) -> None:
+    source, split = test
+    facts = {
+        "fit": {"source": "x", "split": "train"},
+        "test": {"source": source, "split": split, "known_as": "CIFAR-10"},
+    }
+    result = {"data": "x", "data_facts": facts}
+    assert scores.spelled(result) == said
+    assert scores.data(result) == (said if "scored" in said else "CIFAR-10")
+    assert scores.data({"data": "x", "data_facts": []}) == "x"

@@ -101,7 +101,9 @@ class AdaptRequest:
         from hexa.comparison.compare import of_backbones
         from hexa.reporting.runs import read_run
 
-        chosen = trained.experiment.monitor.keep_best == "knn"
+        monitor = trained.experiment.monitor
+        # labels also choose a state by ending the run at it
+        chosen = monitor.keep_best == "knn" or monitor.until is not None
         trials = max(1, chosen * sum("knn" in line for line in read_run(trained.out).monitor))
         start = trained.start
         result = trained.result

@@ -35,6 +35,8 @@ STEPS = 20
 TARGETS = 3
 #: Smallest change of how far features move under attack that counts, in percent of the distance between images.
 LEAST_MOVED = 1.0
+#: Maximum number of images for the mean distance between images.
+_SPREAD = 1000
 #: Severity of the corruptions, from 1 to 5.
 _SEVERITY = 3
 #: Measures of clean accuracy; `--price` bounds the mean loss of both.
@@ -141,7 +143,10 @@ def attack_all(sides: Sequence[Side], shown: Shown, judge: Judge | None, tell: T
     for side, values in zip(sides, found, strict=True):
         made = {name: np.concatenate([one[name] for one in values])[order] for name in values[0]}
         if judge is None:
-            unit = torch.pdist(side.features[:1000].double()).mean().item() / 100
+            number = len(side.features)
+            # evenly spread, because images of a folder can be sorted by class
+            spread = np.linspace(0, number - 1, min(number, _SPREAD)).astype(np.int64)
+            unit = torch.pdist(side.features[spread].double()).mean().item() / 100
             made = {name: moved / unit for name, moved in made.items()}
         elif judge.groups is not None:
             side.groups.update(dict.fromkeys(made, judge.groups[places]))

@@ -71,7 +71,7 @@ def evaluate(given: Given, extra: Fields) -> None:
     import hexa
     from hexa.evaluation.request import EvaluationRequest
     from hexa.evaluation.results import NotWritten
-    from hexa.reporting import references
+    from hexa.reporting import references, scores
     from hexa.runtime.console import Console
 
     options = _requested(EvaluationRequest, given, extra)
@@ -85,7 +85,7 @@ def evaluate(given: Given, extra: Fields) -> None:
         lost = error
         result = error.result
     figures = " · ".join(f"{name} {value:.2f}" for name, value in result["metrics"].items())
-    say(f"{result['protocol']} on {result['data']}: {figures}")
+    say(f"{result['protocol']} on {scores.spelled(result)}: {figures}")
     for table, caution in references.of_result(result):
         Console().print(table.terminal())
         say(f"published: {table.title}", caution)

@@ -130,12 +130,15 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
 
 
 def _learned_from(backbone: Backbone, images: Source) -> bool:
-    """True if the backbone's run was trained on these images, by the names of both sources."""
+    """True if the backbone's run was trained on these images: by contents, or by name if the run has no fingerprint."""
+    if "data_fingerprint" in backbone.info:
+        return bool(backbone.info["data_fingerprint"] == images.whole.fingerprint)
     learned = paths.parts(str(backbone.info.get("data", "")))
     mine, theirs = (
-        Path(one.removeprefix("folder:")).resolve() for one in (learned.source, images.name)
+        Path(one.removeprefix("folder:")).resolve()
+        for one in (learned.body, paths.parts(images.name).body)
     )
-    return learned.source != "" and mine == theirs and (learned.split or "train") == images.split
+    return learned.body != "" and mine == theirs and (learned.split or "train") == images.split
 
 
 def _names(given: Sequence[str | Path | Backbone]) -> list[str]:

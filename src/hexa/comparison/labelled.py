@@ -18,7 +18,7 @@ from torch import Tensor
 from hexa.config import UserError
 from hexa.data import Source
 from hexa.data.sources.groups import groups_of
-from hexa.evaluation.few_labels import half_width
+from hexa.evaluation.few_labels import half_width, student
 from hexa.evaluation.protocol import balanced_accuracy, majority_class
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import folds
@@ -54,6 +54,8 @@ _FEWEST = 20
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
 #: Minimum number of groups for a significant difference; sums of fewer groups may agree by chance.
 _FEWEST_GROUPS = 5
+#: Minimum effective number of groups. With fewer, most images are in few groups.
+_FEWEST_EFFECTIVE = 4.0
 #: Names of the measures of single images.
 MEASURES = (NEAREST, DECIDING) = ("k-NN", "linear probe")
 
@@ -219,22 +221,31 @@ def paired(
     pseudo-images of ±100 / √2 (Agresti and Min, 2005), but the interval is centred on the mean of the images. t is
     Student's quantile for n − 1 degrees of freedom at a confidence of 1 − 0.05 / `comparisons` (Bonferroni), so that all
     intervals hold together with 95 %. With fewer than 20 images, the interval is infinite.
-    groups: [M]. The cluster-robust error √(G / (G − 1) · Σ sum²) / M, with the sums of d − mean d over each of the G
-    groups and G − 1 degrees of freedom, replaces s / √n if it gives a wider interval (Cameron and Miller, 2015). With
-    fewer than five groups, the interval is infinite.
+    groups: [M]. The cluster-robust error √(Σ sum² / (1 − m / M)) / M, with the sums of d − mean d over the m images of
+    each group (CR2; Bell and McCaffrey, 2002), replaces s / √n if it gives a wider interval. Its degrees of freedom are
+    the effective number of groups − 1. With fewer than five groups, or an effective number below four, the interval is
+    infinite.
     """
     d = after - before
     points = float(d.mean())
-    many_groups = groups is None or len(np.unique(groups)) >= _FEWEST_GROUPS
-    if len(d) < _FEWEST or not many_groups:
+    if len(d) < _FEWEST:
         return Difference(points, math.inf)
     half = half_width(np.append(d, _ADDED), comparisons)
-    width = WIDTH
-    if groups is not None:
-        width = GROUPED_WIDTH
-        sums = np.bincount(np.unique(groups, return_inverse=True)[1], d - points)
-        half = max(half, half_width(sums * len(sums) / len(d), comparisons))
-    return Difference(points, _WIDTHS.get(measure, width) * half)
+    if groups is None:
+        return Difference(points, _WIDTHS.get(measure, WIDTH) * half)
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    effective = _effective(sizes)
+    if len(sizes) < _FEWEST_GROUPS or effective < _FEWEST_EFFECTIVE:
+        return Difference(points, math.inf)
+    sums = np.bincount(group, d - points)
+    error = math.sqrt((sums**2 / (1 - sizes / len(d))).sum()) / len(d)
+    half = max(half, student(effective - 1, comparisons) * error)
+    return Difference(points, _WIDTHS.get(measure, GROUPED_WIDTH) * half)
+
+
+def _effective(sizes: Rows) -> float:
+    """Return the effective number of groups, (Σ m)² / Σ m² of their sizes m; of equal groups, their number."""
+    return float(sizes.sum() ** 2 / (sizes**2).sum())
 
 
 def over_draws(
@@ -272,11 +283,14 @@ def showable(
 
     groups: int64 [N].
     """
-    sizes = np.ones(images) if groups is None else np.unique(groups, return_counts=True)[1]
+    alone = np.arange(images) if groups is None else groups
+    sizes = np.unique(alone, return_counts=True)[1]
     within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
     given = f"with {images:,} labelled images{within}"
     if images < _FEWEST or len(sizes) < _FEWEST_GROUPS:
         return f"{given} no difference can be shown"
+    if _effective(sizes) < _FEWEST_EFFECTIVE:
+        return f"{given} no difference can be shown, because most of them are in few groups"
     independent = images / (1 + _ALIKE * (float((sizes**2).sum() / sizes.sum()) - 1))
     normal = statistics.NormalDist()
     reach = normal.inv_cdf(1 - 0.025 / comparisons) + normal.inv_cdf(_POWER)

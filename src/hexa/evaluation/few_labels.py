@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hexa.config import UserError
 from hexa.evaluation.protocol import Outcome, Positive, Task
@@ -28,10 +27,15 @@ def half_width(scores: Sequence[float] | NDArray[np.float64], comparisons: int =
 
     comparisons: intervals that are to hold together with 95 % (Bonferroni).
     """
+    reach = student(len(scores) - 1, comparisons)
+    return float(reach * np.std(scores, ddof=1) / len(scores) ** 0.5)
+
+
+def student(freedom: float, comparisons: int = 1) -> float:
+    """Half the width of a 95 % interval in standard errors: Student's quantile t(freedom)."""
     from scipy.special import stdtrit  # a quarter of a second, which plans do without
 
-    reach = stdtrit(len(scores) - 1, 1 - (1 - CONFIDENCE) / 2 / comparisons)
-    return float(reach * np.std(scores, ddof=1) / len(scores) ** 0.5)
+    return float(stdtrit(freedom, 1 - (1 - CONFIDENCE) / 2 / comparisons))
 
 
 def over_scores(name: str, scores: Sequence[float]) -> dict[str, float]:
@@ -49,11 +53,13 @@ def over_draws(
     task: Task,
     shots: Sequence[int],
     draws: int,
-    score: Callable[[Tensor, Tensor, Tensor, Tensor], Mapping[str, float]],
+    score: Callable[..., Mapping[str, float]],
+    groups: NDArray[np.int64] | None = None,
 ) -> Outcome:
     """Mean top1 in percent over draws of k labelled images of every class, for each k, on all test images.
 
-    score: features and labels that were drawn, features and labels of the test images -> {"top1", "balanced_accuracy", …}. The draws depend
+    score: features and labels that were drawn, features and labels of the test images -> {"top1", "balanced_accuracy", …};
+    it also takes `groups` of the drawn images, if these are given for the rows of `task.features("fit")`. The draws depend
     on the labels and the task's seed alone, so that backbones can be compared draw by draw; the images of a smaller k
     are among those of a larger one. metrics: `top1@k`, `top1@k_std` and `top1@k_interval` (half of the 95 % interval of
     the mean), `balanced_accuracy@k`, or `top1` … for a single k. A k that a class has too few images for is left out, which a note says.
@@ -77,7 +83,8 @@ def over_draws(
             rows = torch.from_numpy(
                 draw_per_class(labels, k, Stream(task.seed).child("labels", number))
             )
-            found = score(fit[rows], fit_labels[rows], test, test_labels)
+            more = {} if groups is None else {"groups": groups[rows.numpy()]}
+            found = score(fit[rows], fit_labels[rows], test, test_labels, **more)
             scores.append(found["top1"])
             balanced.append(found["balanced_accuracy"])
         at = "" if len(kept) == 1 else f"@{k}"

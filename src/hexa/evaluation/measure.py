@@ -16,6 +16,7 @@ from hexa.config import Config, UserError
 from hexa.data import Source
 from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.sources.known import known_as
+from hexa.data.sources.source import Subset
 from hexa.evaluation import protocols, results
 from hexa.evaluation.protocol import Outcome, Protocol, Task, deviations, majority_class
 from hexa.evaluation.request import EvaluationRequest
@@ -110,7 +111,7 @@ def _task(
     loaded = load_backbone(backbone, request.seed, request.branch, **request.given)
     device = precisions.pick_device(request.device)
     channels = len(loaded.mean)
-    fit, test, class_names = fit_and_test(data, request, channels)
+    fit, test, class_names, notes = fit_and_test(data, request, channels)
     if protocol.labels == "one" and fit.classes is None:
         others = [name for name, other in protocols.every().items() if other.labels == "any"]
         problem = f"data '{data}' is multi-label; {asked.name} needs one label per image"
@@ -138,7 +139,7 @@ def _task(
         target=target,
         chosen=asked.explicit,
         report=progress,
-        notes=list(dict.fromkeys([*fit.notes(), *test.notes()])),
+        notes=list(dict.fromkeys([*fit.notes(), *test.notes(), *notes])),
     )
 
 
@@ -166,7 +167,10 @@ def _add_guessing(outcome: Outcome, task: Task) -> None:
 
 
 def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
-    """The result of an evaluation; its protocol id has everything that can change a score."""
+    """The result of an evaluation.
+
+    Its protocol id has every setting that can change a score; precision, seed and images are fields of their own.
+    """
     request = asked.request
     used = asked.settings.model_copy(update=outcome.effective)
     changes = {
@@ -179,6 +183,8 @@ def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
     if request.branch != "main":
         images["branch"] = ["main", request.branch]
     identity = f"{asked.name}/{asked.protocol.identity(asked.preset, used)}"
+    if outcome.grouped:
+        identity += "-grouped"
     if request.holdout:
         identity += f"-holdout{request.holdout:g}"
     if task.fit.drawn is not None and task.fit.drawn.images < task.fit.drawn.of:
@@ -207,7 +213,12 @@ def _result(asked: _Asked, task: Task, outcome: Outcome) -> dict[str, Any]:
 
 
 def _facts(source: Source) -> dict[str, Any]:
-    return {**source.facts, "known_as": known_as(source)}
+    """Facts of images for the result; `part_of` is the fingerprint of all images that these were drawn from."""
+    facts = {**source.facts, "known_as": known_as(source)}
+    while isinstance(source, Subset):
+        source = source.source
+        facts["part_of"] = source.fingerprint
+    return facts
 
 
 def _transform(transform: EvaluationTransform, *sources: Source) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Task:
     notes: list[str] = field(default_factory=list)
     """Sentences about the images, whatever the protocol."""
     _extracted: dict[Part, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
+    _positions: dict[Part, Tensor] = field(default_factory=dict, init=False)
 
     @property
     def num_classes(self) -> int:
@@ -91,7 +92,17 @@ class Task:
                 self.note_lost(source, [n for n in range(len(source)) if n not in read], which)
             assert source.labels is not None, "a task has labelled sources"
             self._extracted[part] = features, torch.from_numpy(source.labels)[positions]
+            self._positions[part] = positions
         return self._extracted[part]
+
+    def fit_groups(self) -> Labels | None:
+        """Groups of the images of `features("fit")`, int64 [N]; None without groups."""
+        groups = self.fit.groups()
+        if groups is None:
+            return None
+        self.features("fit")
+        kept: Labels = groups[self._positions["fit"].numpy()]
+        return kept
 
     def both_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Features and labels to fit on, features and labels to score, on the CPU."""
@@ -120,6 +131,8 @@ class Outcome:
     """Options that could not be honoured as given (k above the training-set size), as they were used."""
     transform: dict[str, Any] | None = None
     """The preparation of images, if it is not the task's transform."""
+    grouped: bool = False
+    """True if an option was chosen on held-out images in whole groups; the protocol id then says so."""
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ def fit_and_test(
     data: str,
     request: EvaluationRequest,
     channels: int,
-) -> tuple[Source, Source, list[str]]:
-    """Images to fit on and images to score, both labelled with the same classes, and the classes' names.
+) -> tuple[Source, Source, list[str], list[str]]:
+    """Images to fit on and images to score, both labelled with the same classes, the classes' names, and notes.
 
     Only images to fit on are reduced to a part (`request.images`), after those that `holdout` scores were taken out, so
     that scores from more or fewer images are over the same test images. Raises UserError.
@@ -39,7 +39,27 @@ def fit_and_test(
     count = 1 if fit.classes is None else len(np.unique(fit.classes))
     if request.images is not None and request.images < count:
         raise UserError(f"images: too few for the classes of {fit!r}; give {count} or more")
-    return sources.draw_part(fit, request.images, request.seed), test, names
+    notes = [] if request.holdout is None else _notes(fit, test, names, request.holdout)
+    return sources.draw_part(fit, request.images, request.seed), test, names, notes
+
+
+def _notes(fit: Source, test: Source, names: list[str], share: float) -> list[str]:
+    """Notes on the groups of held-out images, and on classes without a held-out image."""
+    notes = []
+    groups = fit.groups()
+    of_test = test.groups()
+    if groups is not None and of_test is not None:
+        total = len(fit) + len(test)
+        whole = not np.isin(of_test, groups).any()
+        together = f"groups stay together: {len(test):,} of {total:,} images are scored ({len(test) / total:.0%})"
+        apart = "groups are ignored, because the held-out groups would be of one class"
+        notes.append(together if whole else apart)
+    if fit.classes is not None and test.classes is not None:
+        unscored = np.setdiff1d(fit.classes, test.classes)
+        lacking = some(names[label] for label in unscored)
+        if len(unscored):
+            notes.append(f"no image of {lacking} is scored, because holdout {share:g} selects none")
+    return notes
 
 
 def _class_names(
@@ -135,22 +155,32 @@ def hold_out(
     share: float,
     stream: Stream,
 ) -> tuple[Source, Source]:
-    """The labelled images of a source without a part of `share` of every class, and that part.
-
-    The part has whole groups, unless these would be of one class.
-    """
+    """The labelled images of a source without a part of it (`held_part`), and that part."""
     assert source.labels is not None
-    held = np.zeros(len(source), dtype=np.bool_)
-    groups = source.groups()
-    classes = source.classes
-    if groups is not None and classes is not None:
-        for part in folds(classes, max(2, round(1 / share)), stream, groups):
-            if len(np.unique(classes[part])) > len(np.unique(classes[held])):
+    held = held_part(source.labels, share, stream, source.groups())
+    return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
+
+
+def held_part(
+    labels: Labels,
+    share: float,
+    stream: Stream,
+    groups: Labels | None = None,
+) -> Mask:
+    """True for the images of a part of `share` of every class; bool [N].
+
+    With groups, the part has whole groups, and at most about half of the images; if it would be of one class, groups
+    are ignored.
+    """
+    held = np.zeros(len(labels), dtype=np.bool_)
+    if groups is not None and labels.ndim == 1:
+        for part in folds(labels, max(2, round(1 / share)), stream, groups):
+            if len(np.unique(labels[part])) > len(np.unique(labels[held])):
                 held[:] = False
                 held[part] = True
-    if len(np.unique(source.labels[held])) < 2:
-        held = stratified_part(source.labels, share, stream)
-    return Subset(source, (~held).nonzero()[0]), Subset(source, held.nonzero()[0])
+    if len(np.unique(labels[held])) < 2:
+        held = stratified_part(labels, share, stream)
+    return held
 
 
 def shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from hexa.evaluation.few_labels import half_width
 from hexa.reporting.runs import Record, Run, flatten, is_number
@@ -14,6 +15,19 @@ from hexa.reporting.tables import Table, best_of, mean_std, text
 
 #: A metric, and the standard deviation that the evaluation itself reports (`top1_std`), if any.
 Score = tuple[float, float | None]
+#: Shared seeds from which on an interval over seeds shows the chance of training.
+_FEWEST_SEEDS = 3
+
+
+class _Cell(NamedTuple):
+    """One evaluation in a row of a table."""
+
+    seed: str
+    """The seed of the run."""
+    drawn: tuple[str, ...]
+    """The training and the test images, as `--holdout` and `--images` drew them."""
+    found: Any
+    """The score."""
 
 
 def evaluations(
@@ -58,20 +72,21 @@ def verdicts(
 ) -> list[str]:
     """A sentence on each difference in top-1 and robust accuracy of two arms; none for other numbers of arms.
 
-    Arms that share two seeds or more are compared in pairs of one seed. With one seed each, the interval is over test
-    images, which results do not store one by one, so that it is not paired.
+    Results are compared if protocol, precision, training images and test images are the same.
     """
     arms = _arms(runs, names)
     if len(arms) != 2:
         return []
+    members = [[runs[number] for number in numbers] for numbers in arms.values()]
+    rows = _collected(members, _accuracies)
     said = []
-    for (named, images, metric), cells in _collected([[run] for run in runs], _accuracies):
-        of_seeds = [
-            {runs[one].config.get("seed"): cells[one][-1] for one in members if cells[one]}
-            for members in arms.values()
-        ]
-        if all(of_seeds):
-            said.append(f"{named} on {images}: {_difference(list(arms), of_seeds, metric)}")
+    for (named, images, metric), cells in rows:
+        if all(cells):
+            said.append(f"{named} on {images}: {_difference(list(arms), cells, metric)}")
+    evaluated = {arm for _, cells in rows for arm in (0, 1) if cells[arm]}
+    if len(evaluated) == 2 and not said:
+        needed = "protocol, network, precision, training images and test images"
+        said.append(f"nothing is compared, because no two results share {needed}")
     return said
 
 
@@ -90,33 +105,45 @@ def _accuracies(result: Record) -> dict[str, tuple[float, int]]:
 
 def _difference(
     names: Sequence[str],
-    scores: Sequence[dict[Any, tuple[float, int]]],
+    cells: Sequence[Sequence[_Cell]],
     metric: str,
 ) -> str:
-    """Say how an accuracy of the second arm differs, with its 95 % interval. scores: of both arms, by seed."""
-    first, second = scores
-    gains = [second[seed][0] - first[seed][0] for seed in first if seed in second]
-    how = f"paired over {len(gains)} seeds"
-    if len(gains) > 1:
-        gain = statistics.fmean(gains)
-        half = half_width(gains)
-    elif max(len(first), len(second)) > 1:
-        return "the arms share fewer than two seeds, so nothing is compared; train both with the same seeds"
-    else:
-        before, images = next(iter(first.values()))
-        after, _ = next(iter(second.values()))
-        gain = after - before
-        if images < 1 or not 0 <= min(before, after) <= max(before, after) <= 100:
-            return (
-                f"the number of test images is unknown, so that a difference of {gain:+.1f} "
-                "points shows nothing"
-            )
-        # Agresti and Caffo (2000): one more image that is right and one that is wrong on each side
-        shares = [(one * images + 100) / (images + 2) for one in (before, after)]
-        spread = sum(share * (100 - share) for share in shares)
-        half = 1.96 * math.sqrt(spread / (images + 2))
-        chance = "one seed each does not show the chance of training"
-        how = f"over {images:,} test images, not paired; {chance}"
+    """Say how an accuracy of the second arm differs, with its 95 % interval. cells: the accuracies of both arms.
+
+    The interval is that over test images, or the one over shared seeds if it is wider: seeds share the test images, and
+    the gains of a few seeds may agree by chance.
+    """
+    repeated = any(len({cell.seed for cell in arm}) > 1 for arm in cells)
+    # single trainings are compared whatever their seeds are
+    first, second = (
+        {(cell.seed if repeated else "", cell.drawn): cell.found for cell in arm} for arm in cells
+    )
+    shared = [place for place in first if place in second]
+    gains: dict[str, list[float]] = {}
+    for place in shared:
+        gains.setdefault(place[0], []).append(second[place][0] - first[place][0])
+    if len(gains) < 1 + repeated:
+        return (
+            "the arms share fewer than two seeds, so nothing is compared; train and evaluate "
+            "both with the same seeds"
+        )
+    of_seeds = [statistics.fmean(of_seed) for of_seed in gains.values()]
+    gain = statistics.fmean(of_seeds)
+    accuracies = [statistics.fmean(arm[place][0] for place in shared) for arm in (first, second)]
+    images = min(arm[place][1] for arm in (first, second) for place in shared)
+    if images < 1 or not 0 <= min(accuracies) <= max(accuracies) <= 100:
+        return (
+            f"the number of test images is unknown, so that a difference of {gain:+.1f} "
+            "points shows nothing"
+        )
+    half = _over_images(accuracies, images)
+    interval = f"95 % interval over {images:,} test images, not paired"
+    if len(of_seeds) > 1:
+        half = max(half, half_width(of_seeds))
+        seeds = f"over {len(of_seeds)} paired seeds"
+        interval = f"the wider of two 95 % intervals: {seeds}, and over {images:,} test images"
+    if len(of_seeds) < _FEWEST_SEEDS:
+        interval += "; fewer than three seeds do not show the chance of training"
     found = f"is not shown to differ from {names[0]}"
     if abs(gain) > half:
         found = f"is {'better' if gain > 0 else 'worse'} than {names[0]}"
@@ -124,31 +151,78 @@ def _difference(
     what = "top-1 accuracy"
     if metric != "top1":
         what = f"accuracy under attack of ε = {metric.removeprefix('robust@')}"
-    return f"{names[1]} {found}: {points} of {what} (95 % interval {how})"
+    return f"{names[1]} {found}: {points} of {what} ({interval})"
+
+
+def _over_images(accuracies: Sequence[float], images: int) -> float:
+    """Half the width of the 95 % interval of a difference of two accuracies in percent, over test images.
+
+    Results do not store single images, so it is not paired (Agresti and Caffo, 2000: one more image that is right and
+    one that is wrong on each side). Means over seeds on these images vary less.
+    """
+    shares = [(one * images + 100) / (images + 2) for one in accuracies]
+    spread = sum(share * (100 - share) for share in shares)
+    return 1.96 * math.sqrt(spread / (images + 2))
 
 
 def newest(run: Run) -> list[Record]:
-    """The evaluations of a run without those that a later one of the same kind, data and seed replaces."""
+    """The evaluations of a run without those that a later one of the same kind, images and seed replaces."""
     kept = {}
     for result in run.results:
-        kind = [result.get(key) for key in ("protocol", "preset", "data", "seed", "deviations")]
-        kept[json.dumps([*kind, _encoder(result)], sort_keys=True, default=str)] = result
+        kind = [
+            result.get(key) for key in ("protocol", "preset", "precision", "seed", "deviations")
+        ]
+        key = [*kind, *_images(result, "fingerprint"), _encoder(result)]
+        kept[json.dumps(key, sort_keys=True, default=str)] = result
     return list(kept.values())
 
 
 def protocol(result: Record) -> str:
-    """The protocol id, with the preset where it is not the only one."""
+    """The protocol id, with the preset where it is not the only one, and the precision unless it is fp32."""
     named = text(result.get("protocol", "?"))
     preset = result.get("preset")
-    is_told = preset in (None, "default") or str(preset) in named
-    return named if is_told else f"{named} {text(preset)}"
+    precision = result.get("precision")
+    if preset not in (None, "default") and str(preset) not in named:
+        named += f" {text(preset)}"
+    return named if precision in (None, "fp32") else f"{named} in {text(precision)}"
 
 
 def data(result: Record) -> str:
-    """The scored data: the name of a known data set, else its source; empty if the result lacks both."""
-    fields = flatten(result)
-    known = fields.get("data_facts.test.known_as")
-    return text(fields.get("data") or "" if known is None else known)
+    """The scored data: the name of a known data set, else as `spelled`; empty if the result lacks both."""
+    facts = _facts(result)
+    known = facts.get("test.known_as")
+    return spelled(result) if known is None or _other_source(facts) else text(known)
+
+
+def spelled(result: Record) -> str:
+    """The data as the user named them, and the source of the test images if it is another one."""
+    named = text(result.get("data") or "")
+    other = _other_source(_facts(result))
+    return f"{named}, scored on {other}" if other not in ("", named) else named
+
+
+def _other_source(facts: Record) -> str:
+    """The test images, unless they are a part of the training images' source or its split test; else empty."""
+    source, split = text(facts.get("test.source")), facts.get("test.split")
+    if source != text(facts.get("fit.source")):
+        return source
+    return "" if split in ("test", facts.get("fit.split")) else f"{source}#{text(split)}"
+
+
+def _facts(result: Record) -> Record:
+    """The facts of the training and the test images: `fit.images`, `test.fingerprint` …"""
+    facts = result.get("data_facts")
+    return flatten(facts) if isinstance(facts, dict) else {}
+
+
+def _images(result: Record, *keys: str) -> tuple[str, ...]:
+    """The training and the test images, by the first of these facts that is known, or else by the data's name."""
+    facts = _facts(result)
+    found = []
+    for side in ("fit", "test"):
+        known = [facts[f"{side}.{key}"] for key in keys if f"{side}.{key}" in facts]
+        found.append(text(known[0]) if known else data(result))
+    return tuple(found)
 
 
 def _encoder(result: Record) -> str:
@@ -174,40 +248,47 @@ def _side_by_side(
     arms: Sequence[Sequence[Run]],
     header: tuple[str, ...],
 ) -> Table:
-    """One row per (protocol, data, metric), one column per arm; the best mean of each row is marked.
-
-    The network that was evaluated is named if a run has several: methods call theirs by different names (query,
-    teacher …).
-    """
-    runs = [run for members in arms for run in members]
-    several = any(len({_encoder(result) for result in run.results}) > 1 for run in runs)
+    """One row per (protocol, data, metric), one column per arm; the best mean of each row on the same images is marked."""
     rows: list[tuple[str, ...]] = []
     best: set[tuple[int, int]] = set()
-    for labels, cells in _collected(arms, _metrics, several):
-        values = [[value for value, _ in cell] for cell in cells]
-        best |= {(len(rows), len(labels) + arm) for arm in best_of(values)}
-        rows.append((*labels, *map(_shown, cells)))
+    for labels, cells in _collected(arms, _metrics):
+        values = [[cell.found[0] for cell in arm] for arm in cells]
+        if len({frozenset(cell.drawn for cell in arm) for arm in cells if arm}) == 1:
+            best |= {(len(rows), len(labels) + arm) for arm in best_of(values)}
+        rows.append((*labels, *(_shown([cell.found for cell in arm]) for arm in cells)))
     return Table(("protocol", "data", "metric", *header) if rows else (), tuple(rows), 3, best)
 
 
 def _collected(
-    arms: Sequence[Sequence[Run]], found: Callable[[Record], dict[str, Any]], several: bool = False
-) -> list[tuple[tuple[str, str, str], list[list[Any]]]]:
-    """The evaluations of each arm, by protocol, data and what an evaluation has `found`.
+    arms: Sequence[Sequence[Run]], found: Callable[[Record], dict[str, Any]]
+) -> list[tuple[tuple[str, str, str], list[list[_Cell]]]]:
+    """The evaluations of each arm, by protocol with precision, data and what an evaluation has `found`.
 
-    Data is the same if the test images are, however each run spelt the source. several: name the network too.
+    Data are the same if training and test images are, however each run spelt the source, or if `--holdout` and
+    `--images` drew parts of the same images by different seeds. Other data of the same name have their fingerprints.
+    The network that was evaluated is named if a run has several: methods call theirs by different names (query,
+    teacher …).
     """
-    kept: dict[tuple[str, str, str], list[list[Any]]] = {}
-    names: dict[str, str] = {}
-    for number, members in enumerate(arms):
-        for result in (result for run in members for result in newest(run)):
-            images = text(flatten(result).get("data_facts.test.fingerprint", data(result)))
+    runs = [(number, run) for number, members in enumerate(arms) for run in members]
+    several = any(len({_encoder(result) for result in run.results}) > 1 for _, run in runs)
+    kept: dict[tuple[str, tuple[str, ...], str], list[list[_Cell]]] = {}
+    names: dict[tuple[str, ...], str] = {}
+    for number, run in runs:
+        seed = text(run.config.get("seed"))
+        for result in newest(run):
+            images = _images(result, "part_of", "fingerprint")
             named = protocol(result)
             if several:
                 named += f" ({_encoder(result)})"
             names.setdefault(images, data(result))
-            for what, cell in found(result).items():
-                kept.setdefault((named, images, what), [[] for _ in arms])[number].append(cell)
+            drawn = _images(result, "fingerprint")
+            for what, score in found(result).items():
+                row = kept.setdefault((named, images, what), [[] for _ in arms])
+                row[number].append(_Cell(seed, drawn, score))
+    times = Counter(names.values())
+    for images, name in names.items():
+        if times[name] > 1:
+            names[images] = f"{name} (images {', '.join(one[:8] for one in images)})"
     return [((named, names[images], what), cells) for (named, images, what), cells in kept.items()]
 
 

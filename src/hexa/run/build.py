@@ -345,8 +345,10 @@ def kernels(deterministic: bool) -> Iterator[None]:
         torch.utils.deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
 
 
-def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float) -> Backbone:
-    """Return the current backbone of a method as a plain network, with step and epoch in its info."""
+def backbone_of(
+    experiment: Experiment, method: Method, step: int, epoch: float, images: Source
+) -> Backbone:
+    """Return the current backbone of a method as a plain network, with step, epoch and training images in its info."""
     network = backbones.build(experiment.network)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
     network.load_state_dict(plain_state_dict(method.backbone))
@@ -359,6 +361,7 @@ def backbone_of(experiment: Experiment, method: Method, step: int, epoch: float)
         "epoch": epoch,
         "seed": experiment.seed,
         "data": experiment.data,
+        "data_fingerprint": images.whole.fingerprint,
     }
     if experiment.start.weights is not None:
         info |= {"start": experiment.start.weights, "start_sha256": experiment.start.sha256}

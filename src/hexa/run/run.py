@@ -267,7 +267,9 @@ class _Session:
         return begun
 
     def _backbone(self, trainer: Trainer) -> Backbone:
-        return backbone_of(self.experiment, trainer.objective.method, trainer.step, trainer.epoch)
+        method = trainer.objective.method
+        images = trainer.loader.source
+        return backbone_of(self.experiment, method, trainer.step, trainer.epoch, images)
 
     def _save(self, backbone: Backbone, name: str) -> None:
         """Save a backbone into the folder of the run; a removed folder is not created again."""

@@ -152,6 +152,11 @@ class Source:
             raise UserError(f"data '{self.name}': no images in {where}{self._others()}{remedy}")
 
     @property
+    def whole(self) -> Source:
+        """The source itself, or the source that a part was taken from."""
+        return self
+
+    @property
     def title(self) -> str:
         """Name of the source, with the split if there are several."""
         return f"{self.name}#{self.split}" if len(self.splits) > 1 else self.name
@@ -307,6 +312,10 @@ class Subset(Source):
         self.paths = [source.paths[row] for row in rows]
         whole = hashlib.sha256(source.fingerprint.encode() + rows.tobytes())
         self.fingerprint = whole.hexdigest()[:16]
+
+    @property
+    def whole(self) -> Source:
+        return self.source.whole
 
     def notes(self, broken: int = 0) -> list[str]:
         notes = self._own_notes()

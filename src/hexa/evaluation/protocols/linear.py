@@ -22,7 +22,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from hexa.config import Config
 from hexa.evaluation.features import for_inference
 from hexa.evaluation.protocol import Outcome, Positive, Protocol, Task, accuracies, named_changes
-from hexa.evaluation.split import stratified_part
+from hexa.evaluation.split import held_part
 from hexa.evaluation.supervised import AugmentedImages, decayed, learn, new_classifier
 from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
@@ -138,8 +138,9 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
     stream = Stream(task.seed).child("selection")
     tested = {}
     held_out = {}
+    groups = task.fit_groups()
     if len(rates) > 1:
-        held = torch.from_numpy(stratified_part(y.cpu().numpy(), options.selection, stream))
+        held = torch.from_numpy(held_part(y.cpu().numpy(), options.selection, stream, groups))
     for number, rate in enumerate(rates):
         task.report("fitting classifiers", number, len(rates))
         how = (task.num_classes, rate, options, task.seed)
@@ -155,7 +156,8 @@ def on_fixed_features(task: Task, options: AdamaxOptions) -> Outcome:
         "test": {str(rate): found["top1"] for rate, found in tested.items()},
     }
     best = max(found["top1"] for found in tested.values())
-    return Outcome({**tested[chosen], "top1_best_rate": best}, details)
+    grouped = groups is not None and len(rates) > 1
+    return Outcome({**tested[chosen], "top1_best_rate": best}, details, grouped=grouped)
 
 
 def fit_by_adamax(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -197,8 +198,8 @@ def fit_probe(
 
     Every feature is shifted and scaled to mean 0 and standard deviation 1 over the training images. The weight decay is
     the best of `weight_decays` on a held-out fifth of the training images, drawn class by class, and the
-    probe is then fitted to all of them; with fewer than 50 labels per class the folds take turns, until `enough` images
-    were held out. train_x: [N, D], train_y: int64 [N]. groups: int64 [N], images of one group are held out together. by_loss:
+    probe is then fitted to all of them; with fewer than 50 labels per class, or if the fifth lacks a class, the folds
+    take turns, until `enough` images were held out. train_x: [N, D], train_y: int64 [N]. groups: int64 [N], images of one group are held out together. by_loss:
     as for `choose_weight_decay`.
     """
     kind: type[np.float32 | np.float64] = np.float32 if train_x.numel() > _LARGE else np.float64
@@ -217,8 +218,11 @@ def fit_probe(
             x, basis = _span(x)
         decay = float(weight_decays[0])
         if len(weight_decays) > 1:
-            few = np.bincount(y)[np.unique(y)].min() < 50
-            parts = folds(y, 5, Stream(seed).child("probe", "weight-decay"), groups)
+            parts = _parts(y, Stream(seed).child("probe", "weight-decay"), groups)
+            classes = np.unique(y)
+            # groups can leave a class out of a fold
+            missing = bool(parts) and len(np.unique(y[parts[0]])) < len(classes)
+            few = missing or np.bincount(y)[classes].min() < 50
             # as many as it takes until enough images were held out before
             turns = (
                 max(1, int((np.cumsum([0, *map(len, parts)])[:-1] < enough).sum())) if few else 1
@@ -227,6 +231,15 @@ def fit_probe(
         return FittedProbe(
             mean, scale, basis, softmax_regression(x, y, num_classes, decay), decay, kind
         )
+
+
+def _parts(y: Labels, stream: Stream, groups: Labels | None) -> list[Labels]:
+    """Five folds in whole groups; groups are ignored if the folds hold fewer than two classes."""
+    parts = folds(y, 5, stream, groups)
+    held = np.concatenate([y[:0], *(y[part] for part in parts)])
+    if groups is not None and len(np.unique(held)) < 2:
+        return folds(y, 5, stream)
+    return parts
 
 
 def fast_probe(
@@ -256,11 +269,14 @@ class ProbeOptions(Config):
 def run(task: Task, options: ProbeOptions) -> Outcome:
     """Softmax regression on features without augmentation; with few labels, mean and deviation over draws."""
     how: dict[str, Any] = {"num_classes": task.num_classes, "seed": task.seed}
+    groups = task.fit_groups()
+    grouped = groups is not None
     if options.shots:
         score = functools.partial(fast_probe, enough=ENOUGH, **how)
-        return few_labels.over_draws(task, options.shots, options.draws, score)
-    metrics = fast_probe(*task.both_features(), **how)
-    return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")})
+        outcome = few_labels.over_draws(task, options.shots, options.draws, score, groups)
+        return replace(outcome, grouped=grouped)
+    metrics = fast_probe(*task.both_features(), groups=groups, **how)
+    return Outcome(metrics, {"weight_decay": metrics.pop("weight_decay")}, grouped=grouped)
 
 
 def _identity(preset: str, options: ProbeOptions) -> str:

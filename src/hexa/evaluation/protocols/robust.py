@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,9 +131,10 @@ AttackOptions = PGDOptions | APGDOptions
 
 def run(task: Task, options: CorruptionOptions | AttackOptions) -> Outcome:
     """Score the probe under the attack or the corruptions of the options. Raises UserError, before the work."""
-    if isinstance(options, AttackOptions):
-        return attacked(task, options)
-    return corrupted(task, options)
+    outcome = (
+        attacked(task, options) if isinstance(options, AttackOptions) else corrupted(task, options)
+    )
+    return replace(outcome, grouped=task.fit_groups() is not None)
 
 
 def attacked(task: Task, options: AttackOptions) -> Outcome:
@@ -243,7 +245,8 @@ def classifier(task: Task) -> Scores:
     Whatever the precision of the features, images are scored in fp32: rounding hides gradients, and images that an
     attack would move are counted as robust.
     """
-    probe = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed)
+    groups = task.fit_groups()
+    probe = fit_probe(*task.features("fit"), task.num_classes, seed=task.seed, groups=groups)
     head = probe.linear().to(task.device)
     backbone = for_inference(task.backbone, task.device)
     return lambda images: head(backbone(images).float())
