@@ -152,6 +152,8 @@ def test_unexpected_error_with_own_code(tmp_path: Path) -> None:
     file.write_text(GOOD)
 
     def said() -> list[str]:
+        for name in [name for name in sys.modules if name.startswith("hexa_plugin_")]:
+            del sys.modules[name]  # of other tests
         before = unexpected(IndexError("lost"))
         experiment_of(f"{file}:recipe")
         return [before, unexpected(IndexError("lost"))]
