@@ -74,14 +74,15 @@ def experiment_of(spec: str) -> Experiment:
     return experiment.model_copy(update={"recipe": f"{module.__file__}:{name}"})
 
 
-def load(config: Path, trust: bool = False) -> Experiment:
+def load(config: Path, trust: bool = False, within: Path | None = None) -> Experiment:
     """Read the experiment of a config.yaml. trust: import the file that it names as the source of its method.
 
+    within: the folder of a run, which must contain the file after resolving links.
     Raises UserError; if the experiment needs that file, the message names the file and the option --trust.
     """
     from hexa.recipes import experiment
 
-    recipe = experiment.fields_of(config).get("recipe")
+    recipe = experiment.fields_of(config, within).get("recipe")
     file = recipe.rpartition(":")[0] if isinstance(recipe, str) and is_plugin(recipe) else None
     untried = f"its method came from {file}, which is not imported: read it, then add --trust"
     if file and trust:
