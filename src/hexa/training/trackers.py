@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hexa.config import ConfigError, field_error, reason
+from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 from hexa.runtime.packages import install_extra
 
@@ -54,7 +55,7 @@ def start(folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tra
     """
     known = None
     with suppress(OSError, ValueError, TypeError, KeyError):
-        known = json.loads((folder / FILE).read_text(encoding="utf-8"))["wandb"]
+        known = parsing.from_json(parsing.read_text(folder / FILE, parsing.MOST_JSON))["wandb"]
     try:
         made = Wandb(folder, fields, known if resumed else None)
         write_text(folder / FILE, json.dumps({"wandb": made.identity}) + "\n")
