@@ -78,5 +78,5 @@ def test_metrics_and_configuration_arrive(wandb: FakeWandb, tmp_path: Path) -> N
 def test_strange_identity_file(wandb: FakeWandb, tmp_path: Path) -> None:
     """A file of a stranger's run is read within bounds, and a pipe is not waited for."""
     os.mkfifo(tmp_path / "tracker.json")
-    found = forked(lambda: trackers.start("wandb", tmp_path, {}, resumed=True).identity, seconds=10)
+    found = forked(lambda: trackers.start(tmp_path, {}, resumed=True).identity, seconds=10)
     assert len(found.value) == 8

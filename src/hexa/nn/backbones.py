@@ -252,8 +252,13 @@ _SET = {
 _FURTHER = {"bn_momentum", "bn_eps"}
 
 
+def takes_option(config: NetworkConfig, name: str) -> bool:
+    """Return whether the class of a timm network has a parameter with this name."""
+    return name in _parameters(type(outline(NetworkConfig(name=config.name))))
+
+
 def _check_options(config: NetworkConfig) -> None:
-    named = parameters(type(outline(NetworkConfig(name=config.name))))
+    named = _parameters(type(outline(NetworkConfig(name=config.name))))
     known = (named | _FURTHER) - _SET
     if "norm_layer" in known and "embed_dim" in known:
         known.add("norm_eps")
@@ -273,7 +278,7 @@ def _check_options(config: NetworkConfig) -> None:
             raise UserError(f"network.options: {name} must be at most {most}, got {value}")
 
 
-def parameters(network: type) -> set[str]:
+def _parameters(network: type) -> set[str]:
     """Return the parameter names of a class, and of base classes that receive its remaining
     arguments."""
     names: set[str] = set()

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from hexa.config import UserError, field_error
 from hexa.nn import backbones
+from hexa.nn.backbones import takes_option
 from hexa.nn.image_size import is_fixed, network_at, rounded
 from hexa.recipes.experiment import Experiment, override
 from hexa.weights import start
@@ -81,6 +82,6 @@ def _for_views(experiment: Experiment, given: Collection[str]) -> Experiment:
             for crop in crops
         )
     sizes = {views.size, views.test_size, *(crop.size or views.size for crop in crops)}
-    if len(sizes) > 1 and "dynamic_img_size" in backbones.parameters(type(outline)):
+    if len(sizes) > 1 and takes_option(network, "dynamic_img_size"):
         options["dynamic_img_size"] = True
     return override(experiment, {"network.options": options, "views.extra_crops": crops})

@@ -48,7 +48,7 @@ def check(name: Name | None) -> None:
         raise _problem(f"{name} is not installed; install it ({install_extra(name)}) or use none")
 
 
-def start(folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Tracker:
+def start(folder: Path, fields: Mapping[str, Any], resumed: bool = False) -> Wandb:
     """Start a tracked run, or resume it. Raises ConfigError if the tracker fails.
 
     fields: the configuration by dotted path.
