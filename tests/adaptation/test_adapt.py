@@ -173,12 +173,13 @@ def test_adapt_trials(
 ) -> None:
     """Intervals count the states among which labels chose, also if they ended the run."""
     lines = [{"kind": "monitor", "step": step, "knn": 50.0} for step in range(3)]
-    monkeypatch.setattr(runs, "read_run", Mock(return_value=Mock(monitor=lines)))
+    read = Mock(return_value=Mock(monitor=lines))
+    monkeypatch.setattr(runs, "read_run", read)
     compared = Mock(side_effect=InterruptedError)
     monkeypatch.setattr(comparing, "of_backbones", compared)
-    config = override(
-        recipes.get("digits-moco-v2"), {f"monitor.{k}": v for k, v in monitor.items()}
-    )
+    recipe = recipes.get("digits-moco-v2")
+    changes = {f"monitor.{name}": value for name, value in monitor.items()}
+    config = override(recipe, changes)
     trained = Mock(experiment=config, out=tmp_path)
     with pytest.raises(InterruptedError):
         AdaptRequest(str(weights), "digits").outcome(trained, Mock())

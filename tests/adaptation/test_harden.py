@@ -349,9 +349,11 @@ def test_distance_unit_sorted_images() -> None:
     rows = rows + torch.randn(2000, 24, generator=generator)
     drawn = rows[torch.randperm(2000, generator=generator)]
     sides = [Side(backbone, features) for features in (rows, drawn, rows[::4])]
-    shown = Shown.of(images, backbone, 4, None, torch.device("cpu"), 0)
+    cpu = torch.device("cpu")
+    shown = Shown.of(images, backbone, 4, None, cpu, 0)
     attack_all(sides, shown, None, lambda done, total: None)
-    first, *others = [side.mean(ATTACKED[0]) for side in sides]
+    measure = ATTACKED[0]
+    first, *others = [side.mean(measure) for side in sides]
     assert others == pytest.approx([first] * 2, rel=0.05)
 
 

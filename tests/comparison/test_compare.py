@@ -180,7 +180,9 @@ def test_compare_impossible_training_images(folder: Path, name: str) -> None:
     learned = load_backbone("pixels:8")
     learned.info["data"] = name
     data = f"folder:{folder / 'labelled'}"
-    found = compare(CompareRequest(backbones=("pixels:4", learned), data=data, size=8, seconds=30))
+    backbones = ("pixels:4", learned)
+    request = CompareRequest(backbones=backbones, data=data, size=8, seconds=30)
+    found = compare(request)
     assert not any("was trained on" in note for note in found.notes)
 
 
@@ -203,7 +205,8 @@ def test_compare_learned_contents(
     assert compare_module._learned_from(run, open_source(str(moved), "train"))
     assert not compare_module._learned_from(run, open_source("folder:photos", "train"))
     taught = (tmp_path / "run", "pixels:8")
-    found = compare(CompareRequest(backbones=taught, data=str(moved), size=8, seconds=30))
+    request = CompareRequest(backbones=taught, data=str(moved), size=8, seconds=30)
+    found = compare(request)
     assert any("trained on the labelled images" in note for note in found.notes)
 
 

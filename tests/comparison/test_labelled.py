@@ -66,7 +66,9 @@ def test_random_split_means() -> None:
         times = found[measure] * SPLITS / 100
         assert np.allclose(times, times.round())
         assert len(np.unique(times.round())) > 2
-    assert (found["k-NN"] == judge.scores(FEATURES, judge.probes(FEATURES)).right["k-NN"]).all()
+    probes = judge.probes(FEATURES)
+    again = judge.scores(FEATURES, probes).right
+    assert (found["k-NN"] == again["k-NN"]).all()
 
 
 def test_probe_other_folds() -> None:
@@ -155,7 +157,8 @@ def test_showable_difference_by_count() -> None:
         "with 300 labelled images in 3 groups no difference can be shown"
     )
     assert showable(12).endswith(" no difference can be shown")
-    unequal = np.repeat(np.arange(101), [500] + 100 * [1])
+    sizes = [500] + 100 * [1]
+    unequal = np.repeat(np.arange(101), sizes)
     assert "in 101 groups no difference can be shown" in showable(600, unequal)
 
 
@@ -184,18 +187,24 @@ def test_group_judging_and_count() -> None:
     after = judge.scores(FEATURES[:, slice(8)])
     d = after.right[DECIDING] - before.right[DECIDING]
     sizes = np.bincount(groups[:75])
-    squares = sum(
-        sum(d[i] - d.mean() for i in range(75) if groups[i] == group) ** 2 / (1 - size / 75)
-        for group, size in enumerate(sizes)
-    )
+    squares = 0.0
+    for group, size in enumerate(sizes):
+        own = d[groups[:75] == group]
+        total = (own - d.mean()).sum()
+        squares += total**2 / (1 - size / 75)
     freedom = 75**2 / (sizes**2).sum() - 1
-    half = GROUPED_WIDTH * stats.t.ppf(1 - 0.025 / 2, freedom) * squares**0.5 / 75
-    half = max(half, paired(before.right[DECIDING], after.right[DECIDING], DECIDING, 2).half)
+    reach = stats.t.ppf(1 - 0.025 / 2, freedom)
+    grouped = GROUPED_WIDTH * reach * squares**0.5 / 75
+    alone = paired(before.right[DECIDING], after.right[DECIDING], DECIDING, 2)
+    half = max(grouped, alone.half)
     assert difference(before, after, DECIDING, 2).half == pytest.approx(half)
     copies = np.arange(120) // 3
     alike = torch.from_numpy(np.random.default_rng(1).normal(size=(40, 40))[copies])
-    decays = [Judge(copies % 2, groups=one).probes(alike)[0].weight_decay for one in (None, copies)]
-    assert decays[0] < decays[1]  # noise is learned by heart where its copies judge it
+    apart = Judge(copies % 2).probes(alike)[0]
+    together = Judge(copies % 2, groups=copies).probes(alike)[0]
+    assert (
+        apart.weight_decay < together.weight_decay
+    )  # noise is learned by heart where its copies judge it
 
 
 def test_too_few_and_useless_groups() -> None:
@@ -207,7 +216,8 @@ def test_too_few_and_useless_groups() -> None:
     assert str(few) == "+25.0, too few images or groups to tell"
     enough = paired(none, 100.0 * (five == 0), DECIDING, groups=five)
     assert enough.half == pytest.approx(GROUPED_WIDTH * 20 * stats.t.ppf(0.975, 4))
-    almost = paired(none, 100.0 * (five == 0), DECIDING, groups=np.maximum(five, np.arange(60) < 1))
+    moved = np.maximum(five, np.arange(60) < 1)
+    almost = paired(none, 100.0 * (five == 0), DECIDING, groups=moved)
     assert almost.half == pytest.approx(enough.half, rel=0.15)
     assert Judge(LABELS, groups=np.arange(79) % 2).scores(FEATURES).accuracy("linear probe") > 50
     useless = [Judge(LABELS, groups=groups) for groups in (np.zeros(79, np.int64), LABELS)]
@@ -231,7 +241,8 @@ def test_unequal_group_coverage(sizes: list[int], most: float) -> None:
     groups = np.repeat(np.arange(len(sizes)), sizes)
     held = []
     for _ in range(400):
-        accuracies = np.clip(0.75 + 0.15 * generator.normal(size=(2, len(sizes))), 0, 1)
+        deviations = generator.normal(size=(2, len(sizes)))
+        accuracies = np.clip(0.75 + 0.15 * deviations, 0, 1)
         difficulty = generator.random(len(groups))
         before, after = (100.0 * (difficulty < accuracy[groups]) for accuracy in accuracies)
         found = paired(before, after, DECIDING, groups=groups)

@@ -63,9 +63,10 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
 )
 def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> None:
     case = Case("simclr", {})
-    terms = Objective(case.build(), {"mine": Broken(kind="broken", make=make)}).losses(
-        replace(case.batch(), step=0)
-    )
+    broken = Broken(kind="broken", make=make)
+    objective = Objective(case.build(), {"mine": broken})
+    first = replace(case.batch(), step=0)
+    terms = objective.losses(first)
     next(terms).loss.backward()
     with pytest.raises(UserError, match=f"hard example 'mine' .*{said}"):
         next(terms)

@@ -55,8 +55,12 @@ def with_statistics() -> list[list[float]]:
     """Gradient sums of three steps with SyncBN, whose last layer process 1 uses in the first step alone."""
     gradients._BUCKET = 1
     torch.manual_seed(0)
-    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3))
-    body.append(nn.BatchNorm2d(4))
+    body = nn.Sequential(
+        nn.Conv2d(3, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Conv2d(4, 4, 3),
+        nn.BatchNorm2d(4),
+    )
     convert(body, ("main",), 1)
     layers = nn.ModuleList([body, nn.Linear(4, 4), nn.Linear(4, 4)])
     average = GradientAverage(layers.parameters())
@@ -71,7 +75,8 @@ def with_statistics() -> list[list[float]]:
         with average.sending():
             loss.backward()
         average.finish()
-        found.append([float(p.grad.abs().sum()) for p in layers.parameters()])
+        gradients_now = [p.grad for p in layers.parameters()]
+        found.append([float(gradient.abs().sum()) for gradient in gradients_now])
         layers.zero_grad()
     return found
 
@@ -131,7 +136,8 @@ def test_conditional_layer_with_statistics(two: list[dict[str, Any]]) -> None:
     assert first == second
     both, one, again = first
     assert one == again
-    assert one[-2:] == pytest.approx([value / 2 for value in both[-2:]], rel=1e-5)
+    halves = [value / 2 for value in both[-2:]]
+    assert one[-2:] == pytest.approx(halves, rel=1e-5)
 
 
 def test_early_sending(two: list[dict[str, Any]]) -> None:

@@ -75,13 +75,16 @@ def test_holdout_split(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["test"]["split"] == "train"
     assert facts["fit"]["images"] + facts["test"]["images"] == 1347
     assert facts["test"]["images"] == pytest.approx(0.2 * 1347, abs=5)
-    again = evaluate("knn", backbone, "digits", holdout=0.2, seed=1, **QUIET)
-    other = evaluate("knn", backbone, "digits", holdout=0.2, seed=2, **QUIET)
+    how = {**QUIET, "holdout": 0.2}
+    again = evaluate("knn", backbone, "digits", seed=1, **how)
+    other = evaluate("knn", backbone, "digits", seed=2, **how)
     assert again["metrics"] == found["metrics"]
     assert again["data_facts"] == facts != other["data_facts"]
-    few = evaluate("knn", backbone, "digits", holdout=0.2, seed=2, images=100, **QUIET)
+    few = evaluate("knn", backbone, "digits", seed=2, images=100, **how)
     of_all = open_source("digits", "train").fingerprint
-    drawn = [side for found in (again, other, few) for side in found["data_facts"].values()]
+    drawn = []
+    for result in (again, other, few):
+        drawn += result["data_facts"].values()
     assert {side["part_of"] for side in drawn} == {of_all}
     assert len({side["fingerprint"] for side in drawn}) == 5
 
@@ -100,9 +103,9 @@ def test_test_images_in_terminal_and_report(
     facts = [result["data_facts"]["test"] for result in read_run(run).results]
     assert all("part_of" not in side for side in facts)
     rows = evaluations([read_run(run)], ["run"]).rows
-    assert [row[1] for row in rows if row[2] == "top1"] == [
-        f"{many}, scored on {side['source']}" for side in facts
-    ]
+    named = [row[1] for row in rows if row[2] == "top1"]
+    expected = [f"{many}, scored on {side['source']}" for side in facts]
+    assert named == expected
 
 
 def test_run_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,11 +56,14 @@ def test_group_folds_lacking_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = Mock(wraps=choose_weight_decay)
     monkeypatch.setattr(probe, "choose_weight_decay", chosen)
     x, y = draw(240, 6, 2, 0, 4)
-    probed(x, y, x, y, groups=2 * y + np.arange(240) // 120)
+    halves = 2 * y + np.arange(240) // 120
+    probed(x, y, x, y, groups=halves)
     parts = chosen.call_args.args[4]
     assert all(len(np.unique(y[part])) == 1 for part in parts)
-    assert len(np.unique(y[np.concatenate(parts)])) == 2
-    assert probed(x, y, x, y, groups=y) == probed(x, y, x, y)
+    rows = np.concatenate(parts)
+    assert len(np.unique(y[rows])) == 2
+    useless = probed(x, y, x, y, groups=y)
+    assert useless == probed(x, y, x, y)
 
 
 @pytest.mark.parametrize("weight_decay", [1.0, 1e-2, 1e-4])

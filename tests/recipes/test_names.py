@@ -49,7 +49,8 @@ def test_derived_recipe_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def derived() -> Experiment:
         return override(recipes.get("digits-moco-v2"), {"epochs": 2})
 
-    monkeypatch.setattr(recipes, "_registry", {"mine": derived, **recipes._all()})
+    registry = {"mine": derived, **recipes._all()}
+    monkeypatch.setattr(recipes, "_registry", registry)
     monkeypatch.setattr(recipes, "_all", lambda: recipes._registry)
     assert recipes.get("mine").recipe == "mine"
     assert recipes.get("mine+small").recipe == "mine+small"

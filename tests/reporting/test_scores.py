@@ -59,7 +59,8 @@ def test_paired_seed_verdict(make_run: MakeRun) -> None:
     runs = _two_arms(make_run, values, 1_000_000)
     (said,) = scores.verdicts(runs, [run.folder.name for run in runs])
     gains = np.subtract(values["bb"], values["a"])
-    half = float(stats.t.ppf(0.975, 2) * stats.sem(gains))
+    reach = stats.t.ppf(0.975, 2)
+    half = float(reach * stats.sem(gains))
     assert half > agresti_caffo(60, 62, 1_000_000)
     assert f"bb0 and 2 more is not shown to differ from a0 and 2 more: +2.0 ± {half:.1f} " in said
     assert "over 3 paired seeds" in said
@@ -83,9 +84,12 @@ def agresti_caffo(first: float, second: float, images: int) -> float:
 )
 def test_equal_gains_of_seeds(make_run: MakeRun, seeds: int, images: int, found: str) -> None:
     """Gains that agree by chance do not make an interval of width 0."""
-    runs = _two_arms(
-        make_run, {"a": [90.0, 91.0, 92.0][:seeds], "bb": [91.0, 92.0, 93.0][:seeds]}, images
-    )
+    values = [90.0, 91.0, 92.0, 93.0]
+    arms = {
+        "a": values[:seeds],
+        "bb": values[1:][:seeds],
+    }
+    runs = _two_arms(make_run, arms, images)
     (said,) = scores.verdicts(runs, [run.folder.name for run in runs])
     mean = 90 + (seeds - 1) / 2
     half = agresti_caffo(mean, mean + 1, images)
@@ -97,7 +101,8 @@ def test_equal_gains_of_seeds(make_run: MakeRun, seeds: int, images: int, found:
 def test_false_verdicts(make_run: MakeRun) -> None:
     """Two arms of equal accuracy are seldom called different, also if few images are ever misclassified."""
     generator = np.random.default_rng(0)
-    runs = _two_arms(make_run, {"a": [0.0, 0.0], "bb": [0.0, 0.0]}, 360)
+    arms = {"a": [0.0, 0.0], "bb": [0.0, 0.0]}
+    runs = _two_arms(make_run, arms, 360)
     named = 0
     for _ in range(300):
         for run in runs:
@@ -165,22 +170,25 @@ def test_results_of_other_training_images(make_run: MakeRun) -> None:
         run_with(make_run("bb", batch_size=8), _on("folder:many", "many", "T", 95.0)),
     ]
     grid = scores.evaluations(runs, ["a", "bb"])
-    assert [(row[1], *row[3:]) for row in grid.rows] == [
+    shown = [(row[1], *row[3:]) for row in grid.rows]
+    assert shown == [
         ("folder:few, scored on folder:T", "80.0", "–"),
         ("folder:many, scored on folder:T", "–", "95.0"),
     ]
     assert not grid.best
     (said,) = scores.verdicts(runs, ["a", "bb"])
     assert "nothing is compared" in said
-    assert scores.verdicts([runs[0], Run(Path("none"), {"epochs": 7})], ["a", "none"]) == []
+    unscored = Run(Path("none"), {"epochs": 7})
+    assert scores.verdicts([runs[0], unscored], ["a", "none"]) == []
 
 
 def test_images_of_one_name(make_run: MakeRun) -> None:
     """A folder whose content changed is in two rows of their own, with the fingerprints."""
-    run = run_with(
-        make_run(), _on("folder:x", "many", "T1", 80.0), _on("folder:x", "more", "T1", 90.0)
-    )
-    names = [row[1] for row in scores.evaluations([run], ["a"]).rows]
+    before = _on("folder:x", "many", "T1", 80.0)
+    after = _on("folder:x", "more", "T1", 90.0)
+    run = run_with(make_run(), before, after)
+    rows = scores.evaluations([run], ["a"]).rows
+    names = [row[1] for row in rows]
     assert names[0] != names[1]
     assert ["many" in name for name in names] == [True, False]
 
@@ -188,11 +196,11 @@ def test_images_of_one_name(make_run: MakeRun) -> None:
 def test_drawn_images(make_run: MakeRun) -> None:
     """Parts that were drawn by different seeds share a row; pairs have the same part."""
     values = {"a": [80.0, 70.0, 90.0], "bb": [85.0, 75.0, 95.0]}
-    runs = [
-        run_with(make_run(f"{name}{seed}", seed=seed, batch_size=8 * len(name)), _drawn(seed, top1))
-        for name, of_seeds in values.items()
-        for seed, top1 in enumerate(of_seeds)
-    ]
+    runs = []
+    for name, of_seeds in values.items():
+        for seed, top1 in enumerate(of_seeds):
+            folder = make_run(f"{name}{seed}", seed=seed, batch_size=8 * len(name))
+            runs.append(run_with(folder, _drawn(seed, top1)))
     names = [run.folder.name for run in runs]
     each = scores.evaluations(runs, names)
     (row,) = each.rows
@@ -224,7 +232,8 @@ def test_kept_evaluations(make_run: MakeRun) -> None:
     run = run_with(make_run(), *results)
     assert scores.newest(run) == [results[3], *results[1:3]]
     rows = scores.evaluations([run], ["a"]).rows
-    assert [(row[0], row[1].rpartition(" ")[2], row[3]) for row in rows] == [
+    shown = [(row[0], row[1].rpartition(" ")[2], row[3]) for row in rows]
+    assert shown == [
         ("knn", "folder:T1", "82.0"),
         ("knn", "folder:T2", "60.0"),
         ("knn in bf16", "folder:T1", "81.0"),
@@ -233,10 +242,8 @@ def test_kept_evaluations(make_run: MakeRun) -> None:
 
 def test_results_of_other_precision(make_run: MakeRun) -> None:
     runs = [
-        run_with(
-            make_run(name, batch_size=8 * len(name)), _on("x", "many", "T", top1, precision=one)
-        )
-        for name, top1, one in (("a", 80.0, "fp32"), ("bb", 95.0, "bf16"))
+        run_with(make_run("a"), _on("x", "many", "T", 80.0)),
+        run_with(make_run("bb", batch_size=16), _on("x", "many", "T", 95.0, precision="bf16")),
     ]
     assert len(scores.evaluations(runs, ["a", "bb"]).rows) == 2
     (said,) = scores.verdicts(runs, ["a", "bb"])

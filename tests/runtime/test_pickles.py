@@ -95,7 +95,12 @@ def repeated_state() -> list[Any]:
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("is_zip", [True, False])
 def test_small_file_large_content(name: str, is_zip: bool, tmp_path: Path) -> None:
-    content = {"format": checkpoints.FORMAT, "step": 1, "w": torch.ones(1), "x": HOSTILE[name]()}
+    content = {
+        "format": checkpoints.FORMAT,
+        "step": 1,
+        "w": torch.ones(1),
+        "x": HOSTILE[name](),
+    }
     path = checkpoints.path_of(tmp_path, 1)
     torch.save(content, path, _use_new_zipfile_serialization=is_zip)
     for read in (files.read, checkpoints.load):
@@ -107,7 +112,8 @@ def test_small_file_large_content(name: str, is_zip: bool, tmp_path: Path) -> No
 @pytest.mark.parametrize("is_zip", [True, False])
 def test_usual_content(is_zip: bool, tmp_path: Path) -> None:
     """Everything that torch reads without running code is read."""
-    network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    layers = [torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)]
+    network = torch.nn.Sequential(*layers)
     network[0].weight.decayed = False
     values = torch.rand(50)
     content = {
@@ -115,7 +121,10 @@ def test_usual_content(is_zip: bool, tmp_path: Path) -> None:
         "views": [values[:10], values[10:].view(4, 10), values[0]],
         "args": argparse.Namespace(lr=0.1, sizes=[1, 2]),
         "counts": collections.Counter("hexa"),
-        "rest": [torch.Size([1, 2]), {1, 2}, torch.float16, torch.device("cpu"), b"\xff" * 300, 1j],
+        "size": torch.Size([1, 2]),
+        "rest": [{1, 2}, 1j, b"\xff" * 300],
+        "type": torch.float16,
+        "device": torch.device("cpu"),
         "empty": torch.zeros(0),
         "sixteen": torch.ones(3, dtype=torch.uint16 if is_zip else torch.int16),
         "expanded": torch.zeros(1).expand(100),
@@ -137,7 +146,8 @@ def test_claimed_values(tmp_path: Path) -> None:
     content = path.read_bytes()
     claimed = pickle.dumps(7001, 2)[2:-1]
     assert content.count(claimed) == 2
-    path.write_bytes(content.replace(claimed, pickle.dumps(2**31 - 1, 2)[2:-1]))
+    many = pickle.dumps(2**31 - 1, 2)[2:-1]
+    path.write_bytes(content.replace(claimed, many))
     with pytest.raises(ValueError, match="more values than it has"):
         pickles.check(str(path))
 
@@ -164,7 +174,13 @@ def test_small_pickle_large_arrays(name: str, tmp_path: Path) -> None:
     assert found.megabytes < MOST
 
 
-@pytest.mark.parametrize("state", [(3, "|", None, None, None, MANY, 1, 0), (3, ">", *[None] * 6)])
+@pytest.mark.parametrize(
+    "state",
+    [
+        (3, "|", None, None, None, MANY, 1, 0),
+        (3, ">", *[None] * 6),
+    ],
+)
 def test_altered_number_type(state: Any, tmp_path: Path) -> None:
     """The state of a type can change nothing but its byte order."""
 
@@ -173,10 +189,12 @@ def test_altered_number_type(state: Any, tmp_path: Path) -> None:
             return np.dtype, ("f4", False, True), state
 
     path = tmp_path / "x.pkl"
-    path.write_bytes(pickle.dumps({"x": Calls(SCALAR, Altered(), b"\0\0\x80\x3f")}, 2))
+    number = Calls(SCALAR, Altered(), b"\0\0\x80\x3f")
+    path.write_bytes(pickle.dumps({"x": number}, 2))
     with pytest.raises(UserError):  # a number alone is not an array
         files.read(path)
-    found = files._Arrays(io.BytesIO(path.read_bytes()), 1000).load()["x"]
+    reader = files._Arrays(io.BytesIO(path.read_bytes()), 1000)
+    found = reader.load()["x"]
     assert found.dtype.itemsize == 4
     assert np.dtype("f4").isnative
 
@@ -184,7 +202,8 @@ def test_altered_number_type(state: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize("protocol", [0, 1, 2, 4, 5])
 @pytest.mark.parametrize("kind", ["<f4", ">f4", "f8", "f2", "i8", "u1", "?"])
 def test_usual_arrays(kind: str, protocol: int, tmp_path: Path) -> None:
-    values = np.asfortranarray(np.arange(12).reshape(3, 4).astype(kind))
+    rows = np.arange(12).reshape(3, 4)
+    values = np.asfortranarray(rows.astype(kind))
     path = tmp_path / "x.pkl"
     content = {"w": values, "again": values, "text": "x", "lr": np.float64(0.5)}
     path.write_bytes(pickle.dumps(content, protocol))

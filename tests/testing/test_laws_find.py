@@ -37,27 +37,28 @@ def misordered(real: Callable[..., Any]) -> Callable[..., Any]:
     return lambda self, embedding, labels: real(self, embedding, labels).flip(1)
 
 
-def remembered_by_itself(real: Callable[..., Any]) -> Callable[..., Any]:
+def scaled(
+    real: Callable[..., Any], first: Any, change: Callable[[Any], Any]
+) -> Callable[..., Any]:
+    """Scale losses by a factor that each commit changes."""
+
     def loss(self: BYOL, embedding: Any, labels: Any) -> Any:
-        return real(self, embedding, labels) * (1 + self.encoder.__dict__.get("steps", 0))
+        return real(self, embedding, labels) * self.encoder.__dict__.get("scale", first)
 
     def commit(self: BYOL, *given: Any) -> None:
-        self.encoder.steps = self.encoder.__dict__.get("steps", 0) + 1
+        before = self.encoder.__dict__.get("scale", first)
+        self.encoder.__dict__["scale"] = change(before)
 
     BYOL.commit = commit  # type: ignore[method-assign]
     return loss
+
+
+def remembered_by_itself(real: Callable[..., Any]) -> Callable[..., Any]:
+    return scaled(real, 1, lambda before: before + 1)
 
 
 def made_anew(real: Callable[..., Any]) -> Callable[..., Any]:
-    def loss(self: BYOL, embedding: Any, labels: Any) -> Any:
-        return real(self, embedding, labels) * self.encoder.__dict__.get("scale", 1)
-
-    def commit(self: BYOL, *given: Any) -> None:
-        before = self.encoder.__dict__.get("scale", torch.ones(()))
-        self.encoder.__dict__["scale"] = before * 0.9
-
-    BYOL.commit = commit  # type: ignore[method-assign]
-    return loss
+    return scaled(real, torch.ones(()), lambda before: before * 0.9)
 
 
 def read_by_the_host(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -76,13 +77,24 @@ def written_by_a_mask(real: Callable[..., Any]) -> Callable[..., Any]:
     return loss
 
 
-def drawn_on_the_host(real: Callable[..., Any]) -> Callable[..., Any]:
+def altered(
+    real: Callable[..., Any], change: Callable[[Example, Any], dict[str, Any]]
+) -> Callable[..., Any]:
+    """Change some fields of the mixed example, which may depend on the stream."""
+
     def made(self: CutMix, source: Example, stream: Any) -> Example:
         mixed = real(self, source, stream)
-        down = int(torch.randint(12, (), generator=stream.generator()))
-        return replace(mixed, crops=tuple(crop.roll(down, 2) for crop in mixed.crops))
+        return replace(mixed, **change(mixed, stream))
 
     return made
+
+
+def drawn_on_the_host(real: Callable[..., Any]) -> Callable[..., Any]:
+    def change(mixed: Example, stream: Any) -> dict[str, Any]:
+        down = int(torch.randint(12, (), generator=stream.generator()))
+        return {"crops": tuple(crop.roll(down, 2) for crop in mixed.crops)}
+
+    return altered(real, change)
 
 
 def of_this_process(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,21 +104,17 @@ def of_this_process(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def brighter(real: Callable[..., Any]) -> Callable[..., Any]:
-    def made(self: CutMix, source: Example, stream: Any) -> Example:
-        mixed = real(self, source, stream)
-        return replace(mixed, crops=tuple(crop + 0.5 for crop in mixed.crops))
+    def change(mixed: Example, stream: Any) -> dict[str, Any]:
+        return {"crops": tuple(crop + 0.5 for crop in mixed.crops)}
 
-    return made
+    return altered(real, change)
 
 
 def unweighed(real: Callable[..., Any]) -> Callable[..., Any]:
-    def made(self: CutMix, source: Example, stream: Any) -> Example:
-        mixed = real(self, source, stream)
-        return replace(
-            mixed, mixture=tuple((labels, 0.9995 * weight) for labels, weight in mixed.mixture)
-        )
+    def change(mixed: Example, stream: Any) -> dict[str, Any]:
+        return {"mixture": tuple((labels, 0.9995 * weight) for labels, weight in mixed.mixture)}
 
-    return made
+    return altered(real, change)
 
 
 @pytest.mark.parametrize(

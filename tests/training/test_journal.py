@@ -93,4 +93,10 @@ def test_failing_tracker(tmp_path: Path) -> None:
         journal.write("train", 4, loss=1.0)
         journal.write("train", 5, loss=1.0)
     found = [(line["event"], line["step"]) for line in lines(tmp_path)]
-    assert found == [("interrupted", 3), ("train", 4), ("warning", 4), ("train", 5)]
+    expected = [
+        ("interrupted", 3),
+        ("train", 4),
+        ("warning", 4),
+        ("train", 5),
+    ]
+    assert found == expected

@@ -603,7 +603,8 @@ def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     starts = [line for line in said + after if "starts" in line]
     assert again.step > 3 * 3 * STEPS
     for line, (name, hard) in zip(starts, LATE.items(), strict=True):
-        first = round(float(line.split()[1].rstrip(":")) * STEPS)
+        epochs = float(line.split()[1].rstrip(":"))
+        first = round(epochs * STEPS)
         assert name in line
         assert first == again.objective.starts[name]
         assert first / again.step == pytest.approx(hard.start, abs=0.05)

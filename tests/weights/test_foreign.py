@@ -460,7 +460,8 @@ def test_timm_names(name: str) -> None:
     """Names that other software uses for other things may be timm's own: blocks of blocks, a norm
     of the pooled features."""
     own = outline(NetworkConfig(name=name)).state_dict()
-    empty = {f"module.{key}": torch.zeros(1).expand(value.shape) for key, value in own.items()}
+    zero = torch.zeros(1)
+    empty = {f"module.{key}": zero.expand(value.shape) for key, value in own.items()}
     match, _ = foreign_state(files.Weights("x.pth", empty), name)
     assert not match.problem
     assert match.state.keys() == own.keys()

@@ -170,6 +170,18 @@ def ends(label: str, at: int, how: Any) -> Progress:
     return end
 
 
+def measured_again(out: Path, whole: Whole) -> tuple[Any, list[tuple[str, int]]]:
+    """Return the result of a repeated measurement, and the progress that it reported."""
+    done: list[tuple[str, int]] = []
+    again = measured(
+        out,
+        whole.data,
+        progress=lambda what, n, total: done.append((what, n)),
+        **SHORT,
+    )
+    return again, done
+
+
 @pytest.mark.usefixtures("hears_hang_ups")
 @pytest.mark.parametrize(
     ("label", "at", "how", "kept", "first"),
@@ -198,10 +210,7 @@ def test_detection_resume_bits(
     if isinstance(how, signal.Signals):
         assert caught.value.exit_code == 128 + how
     assert max(int(path.stem[5:]) for path in tmp_path.glob(STATE + "/step-*.pt")) == kept
-    done: list[tuple[str, int]] = []
-    again = measured(
-        tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT
-    )
+    again, done = measured_again(tmp_path, whole)
     assert done[0] == (label, first)
     assert f"continued from iteration {kept} of an earlier attempt" in again["notes"]
     whole.is_that_of(again, seen[-1])
@@ -232,10 +241,7 @@ def test_unusable_detection_state(
     damage(STATE + "/step-*4.pt", 1)
     ended("training the detector", 1, seed=1)
     assert not capsys.readouterr().err.count("step-00000004.pt") > 1
-    done: list[tuple[str, int]] = []
-    again = measured(
-        tmp_path, whole.data, progress=lambda what, n, total: done.append((what, n)), **SHORT
-    )
+    again, done = measured_again(tmp_path, whole)
     assert done[0][0] == "training the detector"
     whole.is_that_of(again)
 
