@@ -161,7 +161,11 @@ def test_transformer_image_size(command: str, photos: Path, tmp_path: Path, says
 
 @pytest.mark.parametrize(
     ("monitor", "trials"),
-    [({}, 1), ({"keep_best": "knn"}, 3), ({"until": 90.0}, 3)],
+    [
+        ({}, 1),
+        ({"keep_best": "knn"}, 3),
+        ({"until": 90.0}, 3),
+    ],
     ids=["none", "best", "until"],
 )
 def test_adapt_trials(

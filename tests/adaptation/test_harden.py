@@ -234,7 +234,12 @@ def test_harden_size_choice(seconds: float, side: int, size: int, images: float)
 
 
 @pytest.mark.parametrize(
-    ("least", "share", "looks"), [(1.0, 0.5, 2), (0.4, 0.5 * 0.85**2, 4), (0.1, 0.5 * 0.85**3, 5)]
+    ("least", "share", "looks"),
+    [
+        (1.0, 0.5, 2),
+        (0.4, 0.5 * 0.85**2, 4),
+        (0.1, 0.5 * 0.85**3, 5),
+    ],
 )
 def test_price_share_search(least: float, share: float, looks: int) -> None:
     """The loss of the full share is four times the allowed one; noise is added to shares above
@@ -418,7 +423,14 @@ def test_harden_verdict(
     assert math.isclose(float(row[3].split()[0].replace("−", "-")), (clean[1] - clean[0]) / 2)
 
 
-@pytest.mark.parametrize(("less", "better"), [(0.1, False), (5.0, True), (-5.0, False)])
+@pytest.mark.parametrize(
+    ("less", "better"),
+    [
+        (0.1, False),
+        (5.0, True),
+        (-5.0, False),
+    ],
+)
 def test_harden_verdict_without_labels(less: float, better: bool) -> None:
     """Features that move less by a tenth of a point, however significantly, are not more robust."""
     backbone = load_backbone("pixels:8")

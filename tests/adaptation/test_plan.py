@@ -178,7 +178,14 @@ def test_smaller_sizes_patch_multiples(network: str, native: int, sizes: tuple[i
     assert Given.sizes.func(given) == [native, *sizes]  # type: ignore[attr-defined, arg-type]
 
 
-@pytest.mark.parametrize(("gigabytes", "batch"), [(8.0, 32), (4.0, 16), (2.0, None)])
+@pytest.mark.parametrize(
+    ("gigabytes", "batch"),
+    [
+        (8.0, 32),
+        (4.0, 16),
+        (2.0, None),
+    ],
+)
 def test_batch_size_memory_half(
     monkeypatch: pytest.MonkeyPatch, gigabytes: float, batch: int | None
 ) -> None:

@@ -105,17 +105,29 @@ def side(name: str, knn: float, probe: float) -> verdict.Side:
     [
         # beaten by both others, though its k-NN is highest
         (
-            [side("A", 80.2, 80), side("B", 80, 90), side("C", 80, 90)],
+            [
+                side("A", 80.2, 80),
+                side("B", 80, 90),
+                side("C", 80, 90),
+            ],
             None,
             "B is not significantly better than C: linear probe 90.0 against 90.0 % (+0.0 ± 0.3 points)",
         ),
         (
-            [side("A", 80, 90), side("B", 79.8, 80), side("C", 79.9, 90)],
+            [
+                side("A", 80, 90),
+                side("B", 79.8, 80),
+                side("C", 79.9, 90),
+            ],
             None,
             "; it is better than B",
         ),
         (
-            [side("A", 70, 90), side("B", 90, 95), side("C", 60, 80)],
+            [
+                side("A", 70, 90),
+                side("B", 90, 95),
+                side("C", 60, 80),
+            ],
             1,
             "than A and C: against A: linear probe 90.0 → 95.0 %",
         ),

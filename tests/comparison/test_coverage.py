@@ -25,7 +25,14 @@ def allowed(share: float) -> tuple[float, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("classes", "labelled", "group"),
-    [(2, 100, 1), (20, 100, 1), (2, 100, GROUP), (2, 300, 1), (2, 300, GROUP), (2, 300, UNEQUAL)],
+    [
+        (2, 100, 1),
+        (20, 100, 1),
+        (2, 100, GROUP),
+        (2, 300, 1),
+        (2, 300, GROUP),
+        (2, 300, UNEQUAL),
+    ],
 )
 def test_interval_coverage(classes: int, labelled: int, group: int) -> None:
     """Intervals have their nominal coverage."""

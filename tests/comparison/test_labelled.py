@@ -95,7 +95,14 @@ def test_paired_t_intervals(comparisons: int) -> None:
 
 
 @pytest.mark.parametrize("comparisons", [1, 6])
-@pytest.mark.parametrize(("won", "lost"), [(20, 5), (1, 0), (0, 0)])
+@pytest.mark.parametrize(
+    ("won", "lost"),
+    [
+        (20, 5),
+        (1, 0),
+        (0, 0),
+    ],
+)
 def test_paired_interval_pseudo_counts(won: int, lost: int, comparisons: int) -> None:
     """Intervals of images hold half an image more in each cell."""
     place = np.arange(50)

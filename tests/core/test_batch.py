@@ -100,7 +100,14 @@ def test_first_step_value_check(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(looked) == 1
 
 
-@pytest.mark.parametrize(("make", "size"), [(moco, 24), (swav, 6), (swav, 24)])
+@pytest.mark.parametrize(
+    ("make", "size"),
+    [
+        (moco, 24),
+        (swav, 6),
+        (swav, 24),
+    ],
+)
 def test_queue_batch_size_mismatch(make: Any, size: int) -> None:
     """A batch of another size than the method was built for does not reach the queue."""
     method = make()

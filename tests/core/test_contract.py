@@ -74,7 +74,11 @@ def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> Non
 
 @pytest.mark.parametrize(
     ("keep", "name"),
-    [(lambda x: x, "bank"), (lambda x: [x], "banks"), (lambda x: {"a": x}, "named")],
+    [
+        (lambda x: x, "bank"),
+        (lambda x: [x], "banks"),
+        (lambda x: {"a": x}, "named"),
+    ],
 )
 def test_unregistered_bank_tensor(
     monkeypatch: pytest.MonkeyPatch, keep: Callable[[Tensor], Any], name: str

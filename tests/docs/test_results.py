@@ -74,7 +74,12 @@ def test_result_source_hash(commit: str, source: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "values", [[5.0, 6.0, 6.5], [1.4, 5.8, 10.2], [-1.0, -1.2, -0.8, -1.1, -0.9]]
+    "values",
+    [
+        [5.0, 6.0, 6.5],
+        [1.4, 5.8, 10.2],
+        [-1.0, -1.2, -0.8, -1.1, -0.9],
+    ],
 )
 def test_change_interval_mark(values: list[float]) -> None:
     """A change has its interval, and a mark if that includes 0."""

@@ -67,7 +67,12 @@ def test_corruption_range_seed_severity(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sigma", "border", "truncate"), [(0.7, "nearest", 4), (1.9, "reflect", 3), (21, "reflect", 3)]
+    ("sigma", "border", "truncate"),
+    [
+        (0.7, "nearest", 4),
+        (1.9, "reflect", 3),
+        (21, "reflect", 3),
+    ],
 )
 def test_scipy_smoothing(
     sigma: float, border: Literal["nearest", "reflect"], truncate: float
@@ -81,7 +86,15 @@ def test_scipy_smoothing(
     assert found < 1e-3
 
 
-@pytest.mark.parametrize(("radius", "alias"), [(1.5, 0.1), (3, 0.5), (8, 0.5), (10, 0.5)])
+@pytest.mark.parametrize(
+    ("radius", "alias"),
+    [
+        (1.5, 0.1),
+        (3, 0.5),
+        (8, 0.5),
+        (10, 0.5),
+    ],
+)
 def test_defocus_kernel(radius: float, alias: float) -> None:
     """Defocus is a softened disk."""
     reach = 8 if radius <= 8 else math.ceil(radius)
@@ -176,7 +189,13 @@ def test_elastic_transform_samples() -> None:
     y, x = np.meshgrid(np.arange(32.0), np.arange(32.0), indexing="ij")
     expected = []
     for number, image in enumerate(array(one) for one in images):
-        points = np.array([[26.0, 26], [26, 6], [6, 6]])
+        points = np.array(
+            [
+                [26.0, 26],
+                [26, 6],
+                [6, 6],
+            ]
+        )
         forth = np.linalg.lstsq(np.c_[points, np.ones(3)], points + moves[number], rcond=None)[
             0
         ]  # [3, 2]
@@ -264,9 +283,19 @@ def test_plasma_diamond_square() -> None:
                 for column in range(0, side, half):
                     odd = (row // half) % 2 + (column // half) % 2
                     if odd == 2 and parity == 0:
-                        around = [(-half, -half), (-half, half), (half, -half), (half, half)]
+                        around = [
+                            (-half, -half),
+                            (-half, half),
+                            (half, -half),
+                            (half, half),
+                        ]
                     elif odd == 1 and parity == 1:
-                        around = [(-half, 0), (half, 0), (0, -half), (0, half)]
+                        around = [
+                            (-half, 0),
+                            (half, 0),
+                            (0, -half),
+                            (0, half),
+                        ]
                     else:
                         continue
                     total = sum(made[(row + dy) % side, (column + dx) % side] for dy, dx in around)

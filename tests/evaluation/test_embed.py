@@ -45,7 +45,14 @@ def test_embed_features_labels_paths(tmp_path: Path, suffix: str) -> None:
     assert list(out.parent.iterdir()) == [out]
 
 
-@pytest.mark.parametrize("broken", [(), (1,), (0, 1, 2)])
+@pytest.mark.parametrize(
+    "broken",
+    [
+        (),
+        (1,),
+        (0, 1, 2),
+    ],
+)
 def test_embed_unreadable_image(tmp_path: Path, broken: tuple[int, ...]) -> None:
     """And images without labels have none."""
     data = plain_images(tmp_path / "flat", {f"{shade}.png": (8, 8) for shade in range(3)})

@@ -154,7 +154,11 @@ def test_nan_weights() -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "options"),
-    [("knn", {}), ("svm", {"costs": 0.5}), ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5})],
+    [
+        ("knn", {}),
+        ("svm", {"costs": 0.5}),
+        ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5}),
+    ],
 )
 def test_constant_network_note(
     monkeypatch: pytest.MonkeyPatch, protocol: str, options: dict[str, Any]

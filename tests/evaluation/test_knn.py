@@ -42,7 +42,14 @@ def by_hand(
 
 
 @pytest.mark.parametrize(
-    ("k", "temperature"), [(1, 0.07), (7, 0.07), (7, 0.5), (40, 0.1), (500, 0.1)]
+    ("k", "temperature"),
+    [
+        (1, 0.07),
+        (7, 0.07),
+        (7, 0.5),
+        (40, 0.1),
+        (500, 0.1),
+    ],
 )
 def test_knn_vote_loop(k: int, temperature: float) -> None:
     bank, bank_labels = draw(40, 0)

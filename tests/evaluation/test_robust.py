@@ -254,7 +254,14 @@ def test_apgd_loop(stops: bool) -> None:
     assert enough.tolist() == [found and stops for _, found in expected]
 
 
-@pytest.mark.parametrize(("classes", "targets"), [(2, 1), (3, 2), (10, 3)])
+@pytest.mark.parametrize(
+    ("classes", "targets"),
+    [
+        (2, 1),
+        (3, 2),
+        (10, 3),
+    ],
+)
 def test_target_class_count(classes: int, targets: int) -> None:
     """Attacks aim at no more classes than there are."""
     weight = torch.randn(12, classes, generator=torch.Generator().manual_seed(0)).double()

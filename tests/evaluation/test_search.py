@@ -368,7 +368,14 @@ def test_foreign_archives(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("lists", [pyarrow.list_, pyarrow.large_list])
 def test_foreign_feature_tables(tmp_path: Path, lists: Callable[[Any], Any]) -> None:
     """Lists of doubles, without anything else."""
-    rows = pyarrow.array([[1.0, 0.0], [1.0, 0.01], [0.0, 1.0]], lists(pyarrow.float64()))
+    rows = pyarrow.array(
+        [
+            [1.0, 0.0],
+            [1.0, 0.01],
+            [0.0, 1.0],
+        ],
+        lists(pyarrow.float64()),
+    )
     table = {"features": rows, "paths": ["a", "b", "c"]}
     pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / "x.parquet")
     (group,) = Features(tmp_path / "x.parquet").duplicates()

@@ -69,7 +69,11 @@ def machine(cost: float) -> LinearSVC:
 
 @pytest.mark.parametrize(
     ("preset", "costs", "train"),  # fewer images than the 192 features, and more
-    [("goyal", (0.01, 1.0, 100.0), 90), ("goyal", (0.01, 1.0, 100.0), 250), ("pcl", (0.5,), 90)],
+    [
+        ("goyal", (0.01, 1.0, 100.0), 90),
+        ("goyal", (0.01, 1.0, 100.0), 250),
+        ("pcl", (0.5,), 90),
+    ],
 )
 def test_svm_grid_search(preset: str, costs: tuple[float, ...], train: int) -> None:
     """Difficult images are negatives in training; they are not scored by Goyal's rule, and negatives by PCL's."""

@@ -118,7 +118,12 @@ def test_fine_tune_rate_choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(fine_tune, "tuned", fake)
     found = fine_tune.run(task(), FineTuneOptions(learning_rates=(0.001, 0.01, 0.1)))
-    expected = [("hues0", 0.001), ("hues0", 0.01), ("hues0", 0.1), ("hues1", 0.01)]
+    expected = [
+        ("hues0", 0.001),
+        ("hues0", 0.01),
+        ("hues0", 0.1),
+        ("hues1", 0.01),
+    ]
     assert scored == expected
     assert found.details["learning_rate"] == 0.01
     assert found.details["held_out"] == {"0.001": 10.0, "0.01": 90.0, "0.1": 10.0}

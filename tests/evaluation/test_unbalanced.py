@@ -17,7 +17,14 @@ from tests.conftest import Says
 from tests.evaluation.given import QUIET
 
 
-@pytest.mark.parametrize("counts", [(40, 40, 40), (380, 19), (100, 7, 0, 1)])
+@pytest.mark.parametrize(
+    "counts",
+    [
+        (40, 40, 40),
+        (380, 19),
+        (100, 7, 0, 1),
+    ],
+)
 def test_balanced_accuracy_scikit_learn(counts: tuple[int, ...]) -> None:
     generator = np.random.default_rng(len(counts))
     labels = np.repeat(np.arange(len(counts)), counts)

@@ -33,7 +33,14 @@ def test_fgsm_formula() -> None:
     torch.testing.assert_close(adversarial, expected, atol=1e-15, rtol=0)
 
 
-@pytest.mark.parametrize(("epsilon", "step"), [(1.0, 1.0), (3.0, 2.0), (2.0, 8.0)])
+@pytest.mark.parametrize(
+    ("epsilon", "step"),
+    [
+        (1.0, 1.0),
+        (3.0, 2.0),
+        (2.0, 8.0),
+    ],
+)
 def test_attack_size_grey_levels(epsilon: float, step: float) -> None:
     clean, adversarial, gradient = attack(epsilon=epsilon, step_size=step)
     unclipped = (clean > 0.1) & (clean < 0.9)

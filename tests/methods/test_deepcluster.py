@@ -146,7 +146,12 @@ def test_deepcluster_unassigned_batch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "step", "learns"), [(None, 100, False), (2, 1, False), (2, 2, True)]
+    ("steps", "step", "learns"),
+    [
+        (None, 100, False),
+        (2, 1, False),
+        (2, 2, True),
+    ],
 )
 def test_deepcluster_prototype_gradient(steps: int | None, step: int, learns: bool) -> None:
     """Prototypes learn only when asked to."""

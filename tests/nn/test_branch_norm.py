@@ -64,7 +64,15 @@ def test_single_branch_batch_norm(branch: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("count", "groups"), [(12, 4), (13, 4), (12, 1), (4, 8)])
+@pytest.mark.parametrize(
+    ("count", "groups"),
+    [
+        (12, 4),
+        (13, 4),
+        (12, 1),
+        (4, 8),
+    ],
+)
 def test_batch_norm_groups(count: int, groups: int, layout: str) -> None:
     """F5: batch statistics per group, running statistics follow the mean over groups, same
     gradients."""

@@ -49,7 +49,16 @@ def test_multi_crop_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch", "groups"), [(8, 2), (9, 2), (10, 4), (7, 3), (5, 4), (3, 4), (1, 2)]
+    ("batch", "groups"),
+    [
+        (8, 2),
+        (9, 2),
+        (10, 4),
+        (7, 3),
+        (5, 4),
+        (3, 4),
+        (1, 2),
+    ],
 )
 def test_multi_crop_groups(batch: int, groups: int) -> None:
     """Uneven division is included: the first runs have one more image (tensor_split)."""

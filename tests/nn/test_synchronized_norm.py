@@ -116,7 +116,16 @@ def test_synchronized_group_statistics(results: list[Results], name: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("groups", "world"), [(1, 1), (8, 1), (8, 8), (8, 4), (1, 6), (3, 6), (12, 6)]
+    ("groups", "world"),
+    [
+        (1, 1),
+        (8, 1),
+        (8, 8),
+        (8, 4),
+        (1, 6),
+        (3, 6),
+        (12, 6),
+    ],
 )
 def test_even_group_counts(groups: int, world: int) -> None:
     Setting(64, 16, world_size=world).check_groups(groups)

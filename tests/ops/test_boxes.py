@@ -32,7 +32,12 @@ def test_clipped_boxes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "mean", "std"), [(224, 0.740, 0.122), (32, 0.759, 0.118), (96, 0.746, None)]
+    ("size", "mean", "std"),
+    [
+        (224, 0.740, 0.122),
+        (32, 0.759, 0.118),
+        (96, 0.746, None),
+    ],
 )
 def test_clipped_box_share(size: int, mean: float, std: float | None) -> None:
     """The simulated moments of F15 for Beta(5, 3)."""

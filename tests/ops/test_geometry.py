@@ -71,7 +71,14 @@ def test_quarter_turns() -> None:
         torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize(("height", "width"), [(32, 32), (60, 200), (375, 500)])
+@pytest.mark.parametrize(
+    ("height", "width"),
+    [
+        (32, 32),
+        (60, 200),
+        (375, 500),
+    ],
+)
 def test_box_distribution_torchvision(height: int, width: int) -> None:
     """Two-sample Kolmogorov-Smirnov on every number of the box, at a level that a wrong distribution does not pass."""
     count = 2000
@@ -102,7 +109,14 @@ def _ks_distance(left: np.ndarray, right: np.ndarray) -> float:
     return float(np.abs(below_left - below_right).max())
 
 
-@pytest.mark.parametrize(("height", "width"), [(10, 1000), (1000, 10), (1, 1)])
+@pytest.mark.parametrize(
+    ("height", "width"),
+    [
+        (10, 1000),
+        (1000, 10),
+        (1, 1),
+    ],
+)
 def test_box_fallback_torchvision(height: int, width: int) -> None:
     """An image into which no try fits gets torchvision's fallback."""
     uniforms = torch.full((1, UNIFORMS_PER_BOX), 0.999)

@@ -93,7 +93,14 @@ def test_kmeans_empty_cluster() -> None:
     """If the first two centroids are equal, the lower index takes all rows; the other does not move
     or become NaN."""
     rows = torch.tensor(
-        [[1.0, 0.0], [0.8, 0.6], [1.0, 0.0], [0.8, -0.6], [1.0, 0.0]], dtype=torch.float64
+        [
+            [1.0, 0.0],
+            [0.8, 0.6],
+            [1.0, 0.0],
+            [0.8, -0.6],
+            [1.0, 0.0],
+        ],
+        dtype=torch.float64,
     )
     found = spherical_kmeans(rows, 5, seeded(), iterations=10)
     empty = found.counts == 0

@@ -95,7 +95,14 @@ def test_colour_jitter_orders(images: Tensor, factor: Tensor, shift: Tensor) -> 
 
 
 @pytest.mark.parametrize(
-    ("height", "width", "radius"), [(12, 12, 6), (12, 7, 6), (40, 31, 3), (9, 9, 8), (96, 99, 6)]
+    ("height", "width", "radius"),
+    [
+        (12, 12, 6),
+        (12, 7, 6),
+        (40, 31, 3),
+        (9, 9, 8),
+        (96, 99, 6),
+    ],
 )
 def test_gaussian_blur_torchvision(height: int, width: int, radius: int) -> None:
     generator = torch.Generator().manual_seed(4)

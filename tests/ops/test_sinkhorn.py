@@ -26,7 +26,13 @@ def test_sinkhorn_marginals() -> None:
 
 def test_sinkhorn_fp32_extremes() -> None:
     """Codes are finite in fp32 at the extremes, and the input stays as it was."""
-    extreme = torch.tensor([[1.0, -1.0], [1.0, -1.0], [1.0, -1.0]])
+    extreme = torch.tensor(
+        [
+            [1.0, -1.0],
+            [1.0, -1.0],
+            [1.0, -1.0],
+        ]
+    )
     before = extreme.clone()
     for epsilon in (0.05, 0.005):
         codes = sinkhorn(extreme, epsilon)

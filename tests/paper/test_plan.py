@@ -62,9 +62,29 @@ def test_best_rates(
     ("method", "wanted"),
     [
         # passes: 4 of the plain step and 3 of each further term
-        ("moco", [[20], [20, 11], [20, 11], [20, 8], [20, 8], [20, 6]]),
+        (
+            "moco",
+            [
+                [20],
+                [20, 11],
+                [20, 11],
+                [20, 8],
+                [20, 8],
+                [20, 6],
+            ],
+        ),
         # each term costs what the plain step does
-        ("dcluster", [[20], [20, 10], [20, 10], [20, 7], [20, 7], [20, 5]]),
+        (
+            "dcluster",
+            [
+                [20],
+                [20, 10],
+                [20, 10],
+                [20, 7],
+                [20, 7],
+                [20, 5],
+            ],
+        ),
     ],
 )
 def test_equal_time(method: str, wanted: list[list[int]]) -> None:

@@ -169,7 +169,12 @@ def test_edited_config_and_damaged_checkpoints(
 
 
 @pytest.mark.parametrize(
-    "optimizer", [{}, {"state": {}, "param_groups": []}, {"state": {}, "param_groups": [1]}]
+    "optimizer",
+    [
+        {},
+        {"state": {}, "param_groups": []},
+        {"state": {}, "param_groups": [1]},
+    ],
 )
 def test_checkpoint_of_another_experiment(copied: Path, optimizer: dict[str, Any]) -> None:
     """One line, whatever the content of an intact file is."""

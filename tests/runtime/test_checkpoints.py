@@ -104,7 +104,16 @@ def test_parts_roundtrip(tmp_path: Path) -> None:
     assert torch.equal(found["method"]["weight"], torch.ones(2))
 
 
-@pytest.mark.parametrize("order", [(), (0,), (1, 2), (0, 2), (2, 0)])
+@pytest.mark.parametrize(
+    "order",
+    [
+        (),
+        (0,),
+        (1, 2),
+        (0, 2),
+        (2, 0),
+    ],
+)
 def test_unfinished_parts(tmp_path: Path, order: tuple[int, ...]) -> None:
     """A checkpoint counts once all parts are there; until then the one before stays."""
     save_parts(tmp_path, 10, keep=1)

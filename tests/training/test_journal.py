@@ -61,7 +61,12 @@ def test_tensorboard_scalars(tmp_path: Path) -> None:
 def test_epoch_event_truncation(tmp_path: Path) -> None:
     """The event of an epoch start is dropped at the step where the run resumes."""
     path = tmp_path / METRICS
-    lines = [("epoch", 0), ("train", 3), ("epoch", 5), ("train", 5)]
+    lines = [
+        ("epoch", 0),
+        ("train", 3),
+        ("epoch", 5),
+        ("train", 5),
+    ]
     path.write_text(
         "".join(json.dumps({"event": event, "step": step}) + "\n" for event, step in lines)
     )

@@ -530,7 +530,13 @@ def test_optimizer_groups_and_clipping(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "epochs", "sets"), [(31.0, 4, None), (7.5, 4, None), (60.0, 16, 8), (150.0, 16, 8)]
+    ("seconds", "epochs", "sets"),
+    [
+        (31.0, 4, None),
+        (7.5, 4, None),
+        (60.0, 16, 8),
+        (150.0, 16, 8),
+    ],
 )
 def test_time_fitted_length(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, epochs: int, sets: int | None

@@ -446,7 +446,15 @@ def test_patch_size_mismatch(tmp_path: Path) -> None:
         loaded_as(saved(other.state_dict(), tmp_path), config)
 
 
-@pytest.mark.parametrize("content", [{}, {"state_dict": {}}, {"epoch": 1}, []])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"state_dict": {}},
+        {"epoch": 1},
+        [],
+    ],
+)
 def test_empty_weight_files(tmp_path: Path, content: Any) -> None:
     with one_line("has no named tensors"):
         load_backbone(f"{saved(content, tmp_path)}#test_vit")

@@ -38,7 +38,14 @@ def _values(shape: tuple[int, ...], dtype: str) -> Any:
 
 @pytest.mark.parametrize("order", ["C", "F"])
 @pytest.mark.parametrize("dtype", ["uint8", "<u2", ">u2", "<f2", "<f4", ">f8"])
-@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 1), (5, 7, 4)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5, 7),
+        (5, 7, 1),
+        (5, 7, 4),
+    ],
+)
 def test_array_values(shape: tuple[int, ...], dtype: str, order: str) -> None:
     """Arrays are read exactly."""
     values = np.asarray(_values(shape, dtype), order=order)

@@ -28,7 +28,13 @@ def rows_of(part: object) -> list[int]:
 
 @pytest.mark.parametrize(
     ("count", "expected"),
-    [(6, [2, 2, 2]), (9, [3, 3, 3]), (30, [13, 14, 3]), (31, [14, 14, 3]), (60, [40, 17, 3])],
+    [
+        (6, [2, 2, 2]),
+        (9, [3, 3, 3]),
+        (30, [13, 14, 3]),
+        (31, [14, 14, 3]),
+        (60, [40, 17, 3]),
+    ],
 )
 def test_part_class_balance(count: int, expected: list[int]) -> None:
     """Classes have equal numbers until they are used up."""

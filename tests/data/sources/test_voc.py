@@ -35,7 +35,11 @@ def test_voc_labels(tmp_path: Path) -> None:
     """Labels are those of the lists."""
     source = open_source(f"voc:{kit(tmp_path)}")
     assert source.class_names == ["cat", "dog"]
-    assert labels_of(source) == [[1, -1], [-1, 1], [0, 1]]
+    assert labels_of(source) == [
+        [1, -1],
+        [-1, 1],
+        [0, 1],
+    ]
     assert source.classes is None
     assert source.split == "train"
     assert source.splits == ["train", "test", "trainval"]

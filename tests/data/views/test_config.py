@@ -99,7 +99,14 @@ def test_published_infomin_values() -> None:
     ("name", "expected"),
     [
         ("byol", [(1, 224, 1.0, 0.0), (1, 224, 0.1, 0.2)]),
-        ("dino", [(1, 224, 1.0, 0.0), (1, 224, 0.1, 0.2), (8, 96, 0.5, 0.0)]),
+        (
+            "dino",
+            [
+                (1, 224, 1.0, 0.0),
+                (1, 224, 0.1, 0.2),
+                (8, 96, 0.5, 0.0),
+            ],
+        ),
     ],
 )
 def test_asymmetric_views(name: str, expected: list[tuple[int, int, float, float]]) -> None:

@@ -107,7 +107,13 @@ def _one_view(image: Tensor, number: Tensor, config: ViewsConfig, group: Crops) 
 
 
 #: As scikit-image has it.
-RGB_FROM_HED = np.array([[0.65, 0.70, 0.29], [0.07, 0.99, 0.11], [0.27, 0.57, 0.78]])
+RGB_FROM_HED = np.array(
+    [
+        [0.65, 0.70, 0.29],
+        [0.07, 0.99, 0.11],
+        [0.27, 0.57, 0.78],
+    ]
+)
 
 
 def _by_randaugment(view: Tensor, number: Tensor, config: ViewsConfig) -> Tensor:
@@ -275,7 +281,14 @@ def test_pil_resizing(height: int, width: int, size: int, crop: float, mode: str
     assert (differ > 0).float().mean() < 0.01
 
 
-@pytest.mark.parametrize("shape", [(5000, 1), (3, 20000), (1, 50_000_000)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (5000, 1),
+        (3, 20000),
+        (1, 50_000_000),
+    ],
+)
 def test_strip_resizing_memory(shape: tuple[int, int]) -> None:
     """A strip of pixels takes little memory."""
     found = forked(

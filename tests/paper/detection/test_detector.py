@@ -64,7 +64,13 @@ def test_region_levels() -> None:
     for number, side in enumerate((256, 128, 64)):  # strides 4, 8, 16
         maps[str(number)] = torch.rand(2, 3, side, side)
     boxes = [
-        torch.tensor([[0.0, 0, 50, 50], [10, 20, 122, 132], [5, 5, 1000, 900]]),
+        torch.tensor(
+            [
+                [0.0, 0, 50, 50],
+                [10, 20, 122, 132],
+                [5, 5, 1000, 900],
+            ]
+        ),
         torch.tensor([[8.0, 8, 130, 99]]),
     ]
     regions = AlignedRegions([4, 8, 16], 7)

@@ -27,7 +27,13 @@ def test_resnet_stages() -> None:
     """A ResNet is cut at its stages."""
     network = torchvision.models.resnet18(weights=None).eval()
     found = [(part.stride, part.channels) for part in parts(network, "it")]
-    assert found == [(2, 64), (4, 64), (8, 128), (16, 256), (32, 512)]
+    assert found == [
+        (2, 64),
+        (4, 64),
+        (8, 128),
+        (16, 256),
+        (32, 512),
+    ]
     images = torch.rand(2, 3, 64, 96)
     layers = IntermediateLayerGetter(network, {f"layer{n}": str(n) for n in range(1, 5)})
     with torch.no_grad():

@@ -129,7 +129,13 @@ def test_difficult_and_second_boxes() -> None:
     none = torch.zeros(2, dtype=torch.int64)
     truth = Boxes(corners, none, torch.tensor([False, True]), (99, 99))
     found = objects_of(
-        [[50.0, 50, 60, 60], [0, 0, 10, 9], [0, 0, 10, 10]], [1, 1, 1], [0.9, 0.8, 0.7]
+        [
+            [50.0, 50, 60, 60],
+            [0, 0, 10, 9],
+            [0, 0, 10, 10],
+        ],
+        [1, 1, 1],
+        [0.9, 0.8, 0.7],
     )
     values = precisions([found], [truth], 2, "area")
     assert values[0, 0] == 1.0

@@ -56,7 +56,11 @@ def test_curve_means() -> None:
     (ax,) = figure.axes
     (drawn,) = error_bars(ax)
     points = drawn.lines[0].get_xydata()
-    assert points.tolist() == [[1, 11.0], [2, 21.0], [4, 31.5]]  # type: ignore[union-attr]
+    assert points.tolist() == [
+        [1, 11.0],
+        [2, 21.0],
+        [4, 31.5],
+    ]  # type: ignore[union-attr]
     assert ax.get_xscale() == "log"
     ticks = [label.get_text() for label in ax.get_xticklabels()]
     assert ticks == ["1", "2", "4"]

@@ -122,7 +122,12 @@ def of_unlabelled(name: str, learner: Learner, weak: Tensor, view: Tensor) -> Te
 
 @pytest.mark.parametrize(
     ("name", "term"),
-    [("fixmatch", "strong"), ("uda", "strong"), ("pseudo-label", "strong"), ("vat", "vat")],
+    [
+        ("fixmatch", "strong"),
+        ("uda", "strong"),
+        ("pseudo-label", "strong"),
+        ("vat", "vat"),
+    ],
 )
 def test_learner_losses(name: str, term: str) -> None:
     """A step is the published loss."""
