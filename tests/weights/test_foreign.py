@@ -455,9 +455,10 @@ def test_empty_weight_files(tmp_path: Path, content: Any) -> None:
 # -- export ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["davit_tiny", "crossvit_tiny_240"])
-def test_networks_with_numbered_blocks(name: str) -> None:
-    """Blocks of blocks may be timm's own names, and not the chunks of DINOv2."""
+@pytest.mark.parametrize("name", ["davit_tiny", "crossvit_tiny_240", "naflexvit_base_patch16_gap"])
+def test_timm_names(name: str) -> None:
+    """Names that other software uses for other things may be timm's own: blocks of blocks, a norm
+    of the pooled features."""
     own = outline(NetworkConfig(name=name)).state_dict()
     empty = {f"module.{key}": torch.zeros(1).expand(value.shape) for key, value in own.items()}
     match, _ = foreign_state(files.Weights("x.pth", empty), name)

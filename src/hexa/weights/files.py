@@ -127,7 +127,7 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
     if isinstance(error, pickle.UnpicklingError) and named:
         # torch's own message advises loading it with weights_only=False
         return Unreadable(
-            f"{path}: refused: it has more than tensors and numbers, and reading that would run code (it names "
+            f"{path}: refused: it has more than tensors and numbers, and reading that could run code or fill the memory (it names "
             f"{named[1] or named[2]}); if you trust it, save only its state_dict (see docs/faq.md)"
         )
     words = reason(error).partition(". ")[0]

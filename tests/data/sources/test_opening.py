@@ -273,7 +273,7 @@ def test_parquet_folder(tmp_path: Path, layout: tuple[str, str]) -> None:
     ],
 )
 def test_parquet_folders(tmp_path: Path, folders: tuple[str, str], count: int | None) -> None:
-    """Numbered folders are one data set; folders of other names are not mixed into one split."""
+    """Numbered folders are one data set; train files of folders with other names are not mixed."""
     for number, name in enumerate(folders):
         (tmp_path / name).mkdir(parents=True)
         write_parquet(tmp_path / name / "train-0.parquet", [number], [number])
@@ -283,3 +283,11 @@ def test_parquet_folders(tmp_path: Path, folders: tuple[str, str], count: int | 
         assert len(open_source(f"parquet:{tmp_path / folders[1]}")) == 1
     else:
         assert len(open_source(f"parquet:{tmp_path}")) == count
+
+
+def test_parquet_partitions(tmp_path: Path) -> None:
+    """Files that name no split are partitions of one data set, whatever their folders are called."""
+    for number, name in enumerate(("year=2025/month=may", "year=2026/month=june")):
+        (tmp_path / name).mkdir(parents=True)
+        write_parquet(tmp_path / name / "part-0.parquet", [number], [number])
+    assert len(open_source(f"parquet:{tmp_path}")) == 2

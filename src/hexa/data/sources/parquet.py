@@ -17,7 +17,7 @@ from hexa.config import UserError, nearest, some
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.labels import column_of
 from hexa.data.sources.source import Source, digest, reported, sample
-from hexa.data.sources.splits import files_by_split, named_parts
+from hexa.data.sources.splits import files_by_split, named_parts, split_of
 from hexa.runtime.paths import Inside, location
 from hexa.runtime.resources import usable_memory
 
@@ -186,7 +186,9 @@ def _files(root: Path, spec: str) -> dict[str, list[Path]]:
         )
     splits = files_by_split(files)
     for split, of_split in splits.items():
-        folders = {named_parts(file.parent.parts): file.parent for file in of_split}
+        # files without a split in their names may be partitions, such as year=2026/part-0.parquet
+        named = (file for file in of_split if split_of(file.name)[0])
+        folders = {named_parts(file.parent.parts): file.parent for file in named}
         if len(folders) > 1:
             raise UserError(
                 f"data '{spec}': its split {split} has files in {some(folders.values())}; give one "

@@ -78,11 +78,11 @@ def named_parts(parts: Iterable[str]) -> tuple[str, ...]:
 
 def _split_of_file(file: Path, common: Path) -> tuple[str, str]:
     """Return the split of a file, and the split with the name of its data set. common: folder of all files."""
-    split, of_data_set = _split_of(file.name)
+    split, of_data_set = split_of(file.name)
     if split:
         return split, of_data_set
     folders = file.parent.relative_to(common).parts
-    split = next(filter(None, (_split_of(name)[0] for name in reversed(folders))), "")
+    split = next(filter(None, (split_of(name)[0] for name in reversed(folders))), "")
     if not split and common.name.lower() in SPLIT_NAMES:
         split = common.name
     # the beginning of the name, without a number
@@ -91,7 +91,7 @@ def _split_of_file(file: Path, common: Path) -> tuple[str, str]:
     return split, split
 
 
-def _split_of(name: str) -> tuple[str, str]:
+def split_of(name: str) -> tuple[str, str]:
     """Return the split in a file name, and the split with the words around it; two empty texts if there is no split.
 
     If a name has several splits, they are joined by "-".
