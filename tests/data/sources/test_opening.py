@@ -210,6 +210,18 @@ def test_images_next_to_splits(tmp_path: Path, above: str, splits: str, stray: i
     assert open_source(f"folder:{tmp_path}#test").left_out == {"next to the splits": stray}
 
 
+@pytest.mark.parametrize(
+    ("suffix", "remedy"), [("tar", "webdataset:"), ("parquet", "parquet:"), ("csv", "labels come")]
+)
+def test_other_files(tmp_path: Path, suffix: str, remedy: str) -> None:
+    """Files that another source reads are named with that source."""
+    file = tmp_path / f"train.{suffix}"
+    file.write_text("x")
+    for place in (tmp_path, file):
+        with one_line(f"; (write )?{remedy}"):
+            open_source(f"folder:{place}")
+
+
 def test_stray_image(tmp_path: Path) -> None:
     """A few images next to folders cost an explanation."""
     for name in ("train/ant", "train/bee", "test/ant"):

@@ -51,7 +51,9 @@ class FolderSource(Source):
             self.left_out["next to the splits"] = len(stray)
         self.paths = sorted(_image_files(self.root, self.left_out, inside))
         where = f"{self.root} or its sub-folders"
-        self._check_not_empty(where, f"; hexa reads {', '.join(decoding.ALL)}")
+        formats = f"hexa reads {', '.join(decoding.ALL)}"
+        remedies = (paths.instead(kind, argument) for kind in self.left_out)
+        self._check_not_empty(where, f"; {next(filter(None, remedies), formats)}")
         self._identify()
         tops = [paths.composed(path.split("/")[0]) for path in self.paths if "/" in path]
         classes = set(tops)
