@@ -234,13 +234,10 @@ def test_stray_image(tmp_path: Path) -> None:
 
 
 def test_one_class_folder(tmp_path: Path) -> None:
-    """The reason names the folder, and the classes in it."""
+    """The reason names the folder, which may hold the classes."""
     write_image(tmp_path / "all" / "ant" / "1.png", 1)
-    why = "there is one class folder, all; "
-    assert open_source(f"folder:{tmp_path}").why_unlabelled == f"{why}give two or more"
-    write_image(tmp_path / "all" / "bee" / "1.png", 1)
     source = open_source(f"folder:{tmp_path}")
-    assert source.why_unlabelled.endswith(f"give {tmp_path / 'all'}")
+    assert f"one class folder, all; give two or more, or {tmp_path}/all" in source.why_unlabelled
     assert not source.notes()
 
 

@@ -73,11 +73,10 @@ class FolderSource(Source):
             self.unfit_labels = f"no class folder holds {some(loose)}; move such images into one"
         elif num_folders == 1 and not loose:
             name = self.paths[0].split("/")[0]
-            folder = self.root / name
-            remedy = f"if it holds the class folders, give {folder}"
-            if len(_folders(folder)) < 2:
-                remedy = "give two or more"
-            self.no_labels = f"there is one class folder, {name}; {remedy}"
+            self.no_labels = (
+                f"there is one class folder, {name}; give two or more, or {self.root / name} if it "
+                "holds them"
+            )
 
     def groups(self) -> Labels | None:
         parts = [tuple(path.split("/")[:-1]) for path in self.paths]

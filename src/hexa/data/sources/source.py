@@ -87,7 +87,7 @@ class Source:
     unfit_labels: str = ""
     """Reason why existing labels cannot be used; empty if there is none."""
     no_labels: str = "give two or more class folders, or a column called label"
-    """What to do about missing labels if nothing else is known."""
+    """Remedy for missing labels if no label exists."""
 
     def __len__(self) -> int:
         return len(self.paths)
