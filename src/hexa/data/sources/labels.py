@@ -38,7 +38,7 @@ def column_of(types: dict[str, Any]) -> tuple[str | None, str]:
     if not named:
         alike = [name for name in types if name.lower() in COLUMNS]
         return None, "".join(
-            f"the column '{name}' is not called {name.lower()}" for name in alike[:1]
+            f"the column '{name}' is not called {name.lower()}; rename it" for name in alike[:1]
         )
     return None, not_classes(f"column '{named[0]}'", types[named[0]])
 
