@@ -106,6 +106,7 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
     assert page.index("Did it help?") < page.index("What ran")
     # again: there is nothing left to do
     assert "is finished" in says(command(weights, photos, out, "--time=20m")).out
+    assert f"verdict is in {out / 'report.html'}" in says(f"resume {out}").out
     # another request does not touch it, and may be planned
     other = command(weights, photos, out, "--time=21m --epochs=3 --labelled=digits#test")
     err = says(other, status=2).err

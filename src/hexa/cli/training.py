@@ -321,8 +321,11 @@ def _next(run: Path, data: str) -> str:
     """Return the next useful command for these images."""
     from hexa.config import UserError
     from hexa.data import open_source
-    from hexa.run.names import ADAPTATION
+    from hexa.reporting.runs import read_run
+    from hexa.run.names import ADAPTATION, REPORT
 
+    if read_run(run).adaptation is not None:
+        return f"the verdict is in {run / REPORT}"
     if (run / ADAPTATION).is_file():
         return "repeat the same hexa adapt or harden command to get its verdict"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]

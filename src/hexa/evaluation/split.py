@@ -121,7 +121,7 @@ def _labelled(
     )
     if source.unlabelled:
         raise UserError(
-            f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them"
+            f"{source!r}: no label, or a negative one, for {source.unlabelled:,} of them; label all of them"
         )
     if source.labels is None:
         remedy = source.unfit_labels or "give two or more class folders, or a column called label"
