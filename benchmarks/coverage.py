@@ -139,7 +139,9 @@ def main() -> None:
     parser.add_argument("--comparisons", type=int, default=300)
     parser.add_argument("--classes", type=int, nargs="+", default=(2, 20))
     parser.add_argument("--labelled", type=int, nargs="+", default=(100, 300, 1000))
-    parser.add_argument("--group", type=int, nargs="+", default=(1, GROUP, UNEQUAL), help="images of one")
+    parser.add_argument(
+        "--group", type=int, nargs="+", default=(1, GROUP, UNEQUAL), help="images of one"
+    )
     given = parser.parse_args()
     made_by = {**provenance(), "device": processor_name(), "torch": torch.__version__}
     made: list[dict[str, Any]] = []

@@ -175,6 +175,16 @@ def test_compare_learned_labelled_images(folder: Path) -> None:
     assert ("0/again-0.png", "all/0.png") in found.duplicates
 
 
+@pytest.mark.parametrize("name", ["folder:a,max_value=0", "digits,links=x"])
+def test_compare_impossible_training_images(folder: Path, name: str) -> None:
+    """A file of weights may name any training images; they are not the user's words."""
+    learned = load_backbone("pixels:8")
+    learned.info["data"] = name
+    data = f"folder:{folder / 'labelled'}"
+    found = compare(CompareRequest(backbones=("pixels:4", learned), data=data, size=8, seconds=30))
+    assert not any("was trained on" in note for note in found.notes)
+
+
 def test_compare_learned_contents(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError
-from hexa.core import Example, HardExample
+from hexa.core import Branch, Example, HardExample
 from hexa.methods.simclr import SimCLR
 from hexa.objective import Objective
 from hexa.runtime.random import Stream
@@ -58,6 +58,7 @@ def weighed(source: Example, change: Callable[[Tensor], Tensor]) -> Example:
         (lambda source: shown(source, lambda crop: crop * 50), "pixels"),
         (lambda source: weighed(source, lambda weight: 0.4 * weight), "sum to one"),
         (lambda source: weighed(source, lambda weight: weight[:, :2]), r"\[V, B\]"),
+        (lambda source: replace(shown(source, Tensor.clone), branch=Branch("mine")), "'mine'"),
     ],
 )
 def test_hard_example_contract(make: Callable[[Example], Any], said: str) -> None:
@@ -89,3 +90,24 @@ def test_unregistered_bank_tensor(
         UserError, match=rf"SimCLR\.encoder\.{name} is a plain tensor.* self\.register_buffer"
     ):
         Case("simclr").build()
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("loss", float, "loss returned float"),
+        ("loss", lambda loss: loss.sum(0), r"loss returned \[8\]"),
+        ("loss", Tensor.detach, "loss has no gradient"),
+        ("pseudo_labels", lambda labels: None, "pseudo_labels returned NoneType"),
+    ],
+)
+def test_method_contract(
+    monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Any], Any], said: str
+) -> None:
+    real = getattr(SimCLR, name)
+    whole = (lambda loss: change(loss.detach().mean())) if change is float else change
+    monkeypatch.setattr(SimCLR, name, lambda self, *given: whole(real(self, *given)))
+    monkeypatch.setattr(SimCLR, "clean_loss", SimCLR.loss)
+    case = Case("simclr", {})
+    with pytest.raises(UserError, match=f"SimCLR.{said}"):
+        next(Objective(case.build()).losses(case.batch()))

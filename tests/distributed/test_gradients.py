@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from hexa.core import MAIN
+from hexa.nn.branch_norm import convert, use_branch
 from hexa.runtime import gradients, processes
 from hexa.runtime.gradients import GradientAverage
 from tests.distributed.together import run_together
@@ -49,8 +51,34 @@ def steps(bucket: int) -> tuple[list[list[torch.Tensor | None]], list[int]]:
     return found, early
 
 
+def with_statistics() -> list[list[float]]:
+    """Gradient sums of three steps with SyncBN, whose last layer process 1 uses in the first step alone."""
+    gradients._BUCKET = 1
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3))
+    body.append(nn.BatchNorm2d(4))
+    convert(body, ("main",), 1)
+    layers = nn.ModuleList([body, nn.Linear(4, 4), nn.Linear(4, 4)])
+    average = GradientAverage(layers.parameters())
+    x = torch.rand(4, 3, 8, 8)
+    found = []
+    for step in range(3):
+        with use_branch(layers, MAIN):
+            features = layers[0](x).square().mean((2, 3))
+        loss = layers[1](features).square().mean()
+        if step == 0 or processes.is_main():
+            loss = loss + layers[2](features).square().mean()
+        with average.sending():
+            loss.backward()
+        average.finish()
+        found.append([float(p.grad.abs().sum()) for p in layers.parameters()])
+        layers.zero_grad()
+    return found
+
+
 def work() -> dict[str, Any]:
     found: dict[str, Any] = {"small": steps(1), "large": steps(2**20)}
+    found["with statistics"] = with_statistics()
     rows = torch.arange(24, dtype=torch.uint8).view(8, 3, 1, 1).expand(8, 3, 2, 2).contiguous()
     own = rows[4 * processes.rank() :][:4]
     found["taken"] = []
@@ -95,6 +123,15 @@ def test_means(two: list[dict[str, Any]]) -> None:
                     assert (value is None) == (not there)
                     if there:
                         assert torch.equal(value, sum(there) / 2)
+
+
+def test_conditional_layer_with_statistics(two: list[dict[str, Any]]) -> None:
+    """A layer that one process uses halves its gradient, and batch-norms share their statistics."""
+    first, second = (one["with statistics"] for one in two)
+    assert first == second
+    both, one, again = first
+    assert one == again
+    assert one[-2:] == pytest.approx([value / 2 for value in both[-2:]], rel=1e-5)
 
 
 def test_early_sending(two: list[dict[str, Any]]) -> None:

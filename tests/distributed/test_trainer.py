@@ -13,6 +13,7 @@ import torch
 
 from hexa.core import Batch
 from hexa.hard_examples.adversarial import Adversarial
+from hexa.methods.moco import MoCo
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
@@ -21,7 +22,7 @@ from hexa.training.trainer import Trainer
 from tests.distributed.together import run_together
 from tests.end_to_end.endings import metric_lines
 from tests.training import toy
-from tests.training.toy import BATCH, ToyLoader
+from tests.training.toy import BATCH, STEPS, ToyLoader
 
 
 class Share(ToyLoader):
@@ -35,6 +36,14 @@ class Share(ToyLoader):
                 crop[rows].double() for crop in batch.crops
             )  # the two differ by less than a step in fp64
             yield replace(batch, crops=crops, index=batch.index[rows])
+
+
+class Prepares(MoCo):
+    """Prepares each epoch, in which a stop of several processes waits."""
+
+    def start_epoch(self, epoch: int, data: Any) -> dict[str, float]:
+        self.__dict__.setdefault("saved", []).append(self.__dict__["trainer"].saved_step)
+        return {}
 
 
 def trainer(folder: Path, before: Callable[[int], None] = lambda step: None) -> Trainer:
@@ -67,6 +76,14 @@ def work(home: str) -> dict[str, Any]:
         made.run()
     except Interrupted as stop:
         found["stopped"] = (stop.exit_code, stop.step)
+
+    made = trainer(folder / "prepared")
+    made.config = made.config.model_copy(update={"checkpoint_every": 9})
+    method = made.objective.method
+    method.__class__ = Prepares
+    method.__dict__["trainer"] = made
+    made.run()
+    found["prepared"] = method.__dict__["saved"]
 
     made = trainer(folder / "nan")
     if rank == 1:
@@ -126,6 +143,11 @@ def test_signal_stop_step(home: Path, found: Found) -> None:
     """A signal to one process stops both at the same step."""
     assert found[0]["stopped"] == found[1]["stopped"] == (143, 4)
     assert checkpoints.path_of(home / "stopped" / "checkpoints", 4).exists()
+
+
+def test_save_before_preparation(found: Found) -> None:
+    """Several processes save before a method prepares an epoch, but not before the first step."""
+    assert [one["prepared"] for one in found] == [[-1, STEPS]] * 2
 
 
 def test_nonfinite_loss_stop(found: Found) -> None:

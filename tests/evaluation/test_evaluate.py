@@ -124,6 +124,11 @@ def test_run_results_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("hexa.evaluation.features.extract", None)  # it is found out before the work
     with pytest.raises(UserError, match=r"results\.json"):
         evaluate("knn", run, "digits", **QUIET)
+    (run / "results.json").write_text("[]")
+    (run / "results.json").rename(tmp_path / "others.json")
+    (run / "results.json").symlink_to(tmp_path / "others.json")
+    with pytest.raises(UserError, match=r"results\.json: is a link out of its folder"):
+        results.append({"metrics": {}}, run / "results.json")
 
 
 def a_run(tmp_path: Path) -> Path:

@@ -382,6 +382,19 @@ def test_foreign_feature_tables(tmp_path: Path, lists: Callable[[Any], Any]) -> 
     assert group.paths == ["a", "b"]
 
 
+@pytest.mark.filterwarnings("error")
+def test_half_precision_features(tmp_path: Path) -> None:
+    """Features of 16 bits are searched like the same numbers in 32 bits."""
+    halves = np.random.default_rng(0).normal(size=(8, 300)).astype(np.float16) * 100
+    halves[5] = halves[2] + 1
+    narrow, wide = (
+        Features(given(tmp_path, halves.astype(kind))) for kind in (np.float16, np.float32)
+    )
+    assert narrow.file.features.dtype == np.float32
+    assert [group.paths for group in narrow.duplicates()] == [["2.png", "5.png"]]
+    np.testing.assert_array_equal(narrow.directions, wide.directions)
+
+
 def test_feature_file_bomb(tmp_path: Path) -> None:
     """Half a gigabyte in some kilobytes is refused before it is unpacked, in a process that has 1.5 GB."""
     path = tmp_path / "x.parquet"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from hexa.config import UserError
 from hexa.objective import STD, Objective, ObjectiveConfig
 from tests.laws.cases import Case, backward
 
@@ -102,3 +103,31 @@ def test_term_weight_and_mean() -> None:
         torch.testing.assert_close(part.loss, mean.detach())
         seen[name] = float(term.loss.detach() / mean.detach())
     assert seen == pytest.approx({"std": 1.0, "adversarial": 0.5, "cutmix": 1.0})
+
+
+def test_stretched_starts() -> None:
+    """Starts move with the length of the training, but no hard example starts twice or in the past."""
+    case = Case("moco", {}, {"cutmix": {"start": 0.5}, "mixup": {"start": 1.0}})
+    objective = case.objective(case.build(), steps=10)
+
+    def first(last: int = 40) -> list[int]:
+        return [step for step in range(last) if objective.starting(step)]
+
+    assert first() == [5]
+    objective.stretch(3, lambda step: 3 * step)
+    assert first() == [15]
+    objective.stretch(8, lambda step: step)
+    assert first() == [8]
+    objective.stretch(9, lambda step: 3 * step)
+    assert first() == [8]
+    assert "mixup" not in objective.present(39)
+
+
+def test_terms_out_of_order() -> None:
+    """A term without backward, and a commit without a step, are refused with a remedy."""
+    case = Case("moco", {}, {"adversarial": {}})
+    objective = case.objective(case.build())
+    with pytest.raises(UserError, match=r"losses\(batch\)"):
+        objective.commit(case.batch())
+    with pytest.raises(UserError, match=r"backward\(\)"):
+        list(objective.losses(case.batch()))

@@ -9,9 +9,12 @@ import pytest
 
 from hexa import recipes
 from hexa.config import ConfigError
+from hexa.hard_examples import CutMix
 from hexa.methods import SimCLRConfig
+from hexa.objective import Objective
 from hexa.recipes.experiment import override
 from hexa_paper.methods.jigsaw import JigsawConfig, PuzzleConfig
+from tests.laws.cases import Case
 
 
 def refused(said: str, fields: dict[str, Any], recipe: str = "digits-moco-v2") -> None:
@@ -59,6 +62,14 @@ def test_circular_sources() -> None:
         "hard_examples.b.kind": "cutmix",
     }
     refused("cycle", {**circle, "hard_examples.b.source": "a"})
+
+
+@pytest.mark.parametrize("name", ["std", "total"])
+def test_taken_names(name: str) -> None:
+    """A hard example cannot have the name of another term in the log."""
+    refused(rf"hard_examples\.{name}: ", {f"hard_examples.{name}.kind": "cutmix"})
+    with pytest.raises(ConfigError, match=name):
+        Objective(Case("moco").build(), {name: CutMix()})
 
 
 def test_method_change_defaults() -> None:

@@ -11,6 +11,7 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.hard_examples import Adversarial, CutMix
 from hexa.recipes import modifiers
+from hexa.recipes.experiment import Experiment, override
 from hexa.recipes.modifiers import MODIFIERS
 
 
@@ -40,6 +41,20 @@ def test_recipe_modifier_grid(name: str) -> None:
             f"{name}+{modifier}{'+adversarial' * (modifier in ('cutmix-adversarial', 'late'))}"
         )
         assert recipes.get(made.recipe) == made
+
+
+def test_derived_recipe_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recipe that changes another recipe has its own name."""
+
+    def derived() -> Experiment:
+        return override(recipes.get("digits-moco-v2"), {"epochs": 2})
+
+    monkeypatch.setattr(recipes, "_registry", {"mine": derived, **recipes._all()})
+    monkeypatch.setattr(recipes, "_all", lambda: recipes._registry)
+    assert recipes.get("mine").recipe == "mine"
+    assert recipes.get("mine+small").recipe == "mine+small"
+    (row,) = [row for row in recipes.describe() if row["epochs"] == 2 and row["data"] == "digits"]
+    assert row["name"] == "mine"
 
 
 def test_robust_modifier() -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hexa import cli, recipes
+from hexa.cli.complaints import unexpected
 from hexa.recipes.experiment import dump, override
-from hexa.recipes.plugins import load
+from hexa.recipes.plugins import digest, experiment_of, load
 from tests.conftest import Says
 from tests.torture.harness import forked
 
@@ -142,3 +144,40 @@ def test_unneeded_plugin_trust(stored: Stored) -> None:
     assert stored.read(trust=False) == "moco not"
     stored.file.unlink()
     assert stored.read(trust=False) == stored.read(trust=True) == "moco not"
+
+
+def test_unexpected_error_with_own_code(tmp_path: Path) -> None:
+    """If code of the user is loaded, an unexpected error asks for a check of it first."""
+    file = tmp_path / "mine_watched.py"
+    file.write_text(GOOD)
+
+    def said() -> list[str]:
+        for name in [name for name in sys.modules if name.startswith("hexa_plugin_")]:
+            del sys.modules[name]  # of other tests
+        before = unexpected(IndexError("lost"))
+        experiment_of(f"{file}:recipe")
+        return [before, unexpected(IndexError("lost"))]
+
+    before, after = forked(said).value
+    assert "hexa check" not in before
+    assert "hexa check" in after
+    assert str(file) in after
+
+
+def test_digest_of_own_file(tmp_path: Path) -> None:
+    """A checkpoint knows the file that was imported, and not its later versions."""
+    file = tmp_path / "mine_hashed.py"
+
+    def digests() -> list[str]:
+        found = []
+        for source in (GOOD, GOOD + "# changed"):
+            file.write_text(source)
+            recipe = experiment_of(f"{file}:recipe").recipe
+            found.append(digest(recipe))
+        sys.modules.pop("hexa_plugin_mine_hashed")
+        return [*found, digest(recipe), digest(experiment_of(f"{file}:recipe").recipe)]
+
+    first, cached, forgotten, again = forked(digests).value
+    assert first == cached != ""
+    assert forgotten == ""
+    assert again not in (first, "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hexa.run.folder import LOCK, mine
 from hexa.run.run import pretrain, resume
 from hexa.runtime import files
 from hexa.weights.pretrained import load_backbone
+from tests.refusals import one_line
 
 from .test_run import quiet, tiny
 
@@ -112,3 +114,42 @@ def test_full_disk_resume(
         pretrain(tiny(**often), folder, console=quiet())
     assert load_backbone(folder).content_hash() == load_backbone(whole).content_hash()
     assert {path.name for path in folder.iterdir()} == RUN
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["metrics.jsonl", "tracker.json", "config.yaml", "environment.json", "tensorboard", "wandb"],
+)
+@pytest.mark.parametrize("dangling", [False, True])
+def test_links_out_of_a_resumed_run(copied: Path, name: str, dangling: bool) -> None:
+    """Nothing is written or removed through a link in the folder of a run."""
+    outside = copied.parent / "outside" / name
+    outside.parent.mkdir()
+    if not dangling or name == "config.yaml":
+        (copied / name).rename(outside) if (copied / name).exists() else outside.mkdir()
+    elif (copied / name).is_dir():
+        shutil.rmtree(copied / name)
+    else:
+        (copied / name).unlink(missing_ok=True)
+    (copied / name).symlink_to(outside)
+    before = everything(copied.parent)
+    with one_line(f"{name}: is a link; replace it"):
+        resume(copied, console=quiet())
+    assert everything(copied.parent) == before
+
+
+def test_linked_checkpoints(copied: Path) -> None:
+    """Checkpoints in another folder are not rotated."""
+    outside = copied.parent / "outside"
+    (copied / "checkpoints").rename(outside)
+    (copied / "checkpoints").symlink_to(outside)
+    (outside / ".mine.1.tmp").touch()
+    before = everything(copied.parent)
+    with one_line("checkpoints: is a link"):
+        resume(copied, console=quiet())
+    assert everything(copied.parent) == before
+
+
+def everything(folder: Path) -> dict[Path, bytes | None]:
+    """The contents of all files below a folder."""
+    return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}

@@ -183,6 +183,16 @@ def test_frozen_backbone_epochs(weights: Path, tmp_path: Path) -> None:
     assert not equal(split(thawed)[0], parameters)
 
 
+def test_frozen_without_head(weights: Path, tmp_path: Path) -> None:
+    """A frozen backbone without a head has nothing to learn."""
+    given = {name: value for name, value in TINY.items() if name != "method.queue_size"}
+    given |= {"data": "digits", "start.weights": str(weights), "start.freeze_backbone": 1}
+    experiment = begin_from_weights(experiments.override(recipes.get("teacher"), given), given)
+    with pytest.raises(ConfigError, match=r"start\.freeze_backbone"):
+        trained(experiment, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
 def test_trainable_stages(weights: Path, tmp_path: Path) -> None:
     """Only the last stages learn."""
     parameters, _ = split(load_backbone(weights))

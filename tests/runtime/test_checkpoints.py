@@ -181,7 +181,7 @@ def trap(path: Path) -> None:
         (lambda path: path.write_bytes(path.read_bytes()[:-50]), "part1: truncated"),
         (trap, "part1: truncated, damaged or foreign"),
         (lambda path: path.write_bytes(b""), "part1: "),
-        (lambda path: path.unlink() or os.mkfifo(path), "part1: not a file"),
+        (lambda path: path.unlink() or os.mkfifo(path), "part1: is not a file"),
         (
             lambda path: path.write_bytes(path.with_name("step-00000010.part1").read_bytes()),
             "step-00000020.pt: damaged",
@@ -265,6 +265,15 @@ def test_absent_checkpoints(tmp_path: Path) -> None:
     checkpoints.path_of(tmp_path, 3).write_bytes(b"")
     assert checkpoints.newest_good(tmp_path, said.append) is None
     assert len(said) == 1
+
+
+def test_link_out_of_a_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    path = checkpoints.save(folder, 3, state())
+    path.rename(tmp_path / "outside.pt")
+    path.symlink_to(tmp_path / "outside.pt")
+    refused(path, "is a link out of its folder")
 
 
 def test_failed_checkpoint_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

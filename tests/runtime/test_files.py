@@ -48,6 +48,14 @@ def test_write_error_filename(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_link_at_the_temporary_name(tmp_path: Path) -> None:
+    """A link that waits under the name of the temporary file is not followed."""
+    (tmp_path / f".file.{os.getpid()}.tmp").symlink_to(tmp_path / "outside")
+    write_whole(tmp_path / "file", lambda file: file.write(b"content"))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert not (tmp_path / "file").is_symlink()
+
+
 def test_temporary_file_sweep(tmp_path: Path) -> None:
     """Temporary files of killed processes are deleted."""
     left = [".one.json.123.tmp", ".two[1].pt.4.tmp", ".two[1].pt.55.tmp"]

@@ -6,6 +6,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -64,3 +65,11 @@ def test_scheduler_signal_handler(usual: list[int], number: int) -> None:
     with pytest.raises(Interrupted):
         work()
     assert usual == [number]
+
+
+def test_nothing_saved_yet() -> None:
+    """Before the first step nothing is saved, and a run can still be continued."""
+    first, later = (str(Interrupted(signal.SIGTERM, step, Path("run"))) for step in (0, 3))
+    assert "saved" not in first
+    assert "saved" in later
+    assert first.endswith("hexa resume run")

@@ -167,6 +167,12 @@ def test_law_faults(
         LAWS[law](case)
 
 
+def test_processes_with_a_fraction() -> None:
+    """The law of two processes holds for the whole batch alone: each takes its own first images."""
+    case = Case("moco", {}, {"adversarial": {"fraction": 0.5}}).made()
+    LAWS["two_processes_equal_one"](case)
+
+
 def of_variances(self: BYOL, embedding: Any, labels: Any) -> Any:
     """VICReg without its covariances: a hinge on the standard deviation, and the distance of the views."""
     hinge = (1 - embedding.std(1, correction=0)).clamp(min=0).mean(-1, keepdim=True)  # [V, 1]
@@ -214,3 +220,40 @@ def test_check_command(tmp_path: Path, says: Says) -> None:
     tried = "moco on 8 images of 12 pixels, fp64, CPU; cases: plain, adversarial, cutmix, grey"
     assert out.startswith(tried)
     assert "grey: pixels of grey range from" in out
+
+
+FAULTY = """
+from typing import Literal
+from hexa import recipes
+from hexa.methods.simclr import SimCLR, SimCLRConfig
+from hexa.recipes.experiment import override
+
+
+class FaultyConfig(SimCLRConfig):
+    name: Literal["faulty"] = "faulty"
+
+
+class Faulty(SimCLR, config=FaultyConfig):
+    def {name}(self, *given):
+        {line}
+
+
+def digits():
+    return override(recipes.get("digits-moco-v2"), {{"method": {{"name": "faulty"}}}})
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("pseudo_labels", "return None", "returned NoneType"),
+        ("loss", "return super().loss(*given).detach()", "no gradient"),
+        ("commit", "raise KeyError('x')", "mine.py:14"),
+    ],
+)
+def test_check_of_a_fault(tmp_path: Path, says: Says, name: str, line: str, said: str) -> None:
+    """Every error of a method is a broken law."""
+    (tmp_path / "mine.py").write_text(FAULTY.format(name=name, line=line))
+    out = says(f"check {tmp_path / 'mine.py'}:digits", status=1)
+    assert said in out.out
+    assert "Traceback" not in out.err

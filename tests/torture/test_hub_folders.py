@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import io
 import json
 import os
 import re
 import socket
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +112,23 @@ def state(file: str) -> Callable[[Path], object]:
     )
 
 
+def packed(name: str, content: bytes) -> Callable[[Path], str]:
+    return then(card(name), lambda place: (place / name).write_bytes(content))
+
+
+def _zip() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.bmp", bitmap())
+    return file.getvalue()
+
+
+ZIP = _zip()
+#: A list of 3 ** 30 names.
+_ALIASES = "a0: &a0 ['*.bmp']\n" + "".join(
+    f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 31)
+)
+_ALIASES += "configs:\n- config_name: default\n  data_files: *a30\n"
 CASES = {
     "its own file": (card(), "^1 images, 0 unreadable"),
     "out": (card("../secret/*.bmp"), f"^refused: .*README.md names '../secret/\\*.bmp'; {NAMED}"),
@@ -125,7 +145,24 @@ CASES = {
             card(),
             lambda place: (place / "README.md").write_text(f"---\nconfigs: {'[' * 3000}\n---\n"),
         ),
-        "^refused: .*cannot be read",
+        "^refused: .*README.md: nested too deeply",
+    ),
+    "aliases of aliases": (
+        then(card(), lambda place: (place / "README.md").write_text(f"---\n{_ALIASES}---\n")),
+        "^refused: .*README.md: not YAML .*aliases are not supported",
+    ),
+    "aliases in the other card": (
+        then(card(), lambda place: (place / ".huggingface.yaml").write_text(_ALIASES)),
+        "^refused: .*huggingface.yaml: not YAML .*aliases are not supported",
+    ),
+    "a zip": (packed("a.zip", ZIP), "^refused: .*a.zip is a packed file; unpack it first"),
+    "a packed table": (
+        packed("train.csv.gz", gzip.compress(b"a,b\n" * 1000)),
+        "^refused: .*train.csv.gz is a packed file; unpack it first",
+    ),
+    "a table that is packed": (
+        packed("train.csv", gzip.compress(b"a,b\n" * 1000)),
+        "^refused: .*train.csv is a packed file; unpack it first",
     ),
     "a link out": (linked("link.bmp", "../secret/a.bmp"), f"^refused: .*link.bmp {OUTSIDE}"),
     "a link inside": (linked("link.bmp", "a.bmp"), "^2 images, 0 unreadable"),

@@ -8,10 +8,11 @@ import time
 import warnings
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 
 from PIL import Image
 
-from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, quiet
+from hexa.data.sources.decode import MAX_IMAGE_PIXELS, DecodeError, decode, largest, quiet
 from hexa.data.sources.pil import jpeg_size
 from tests.data.image_files import (
     bmp_in_runs,
@@ -57,9 +58,12 @@ def test_readable_formats() -> None:
 
 
 def read(data: bytes) -> None:
-    """Read images as evaluations do, and cut training crops of large ones."""
+    """Read images as evaluations do, with and without a value of white, and cut training crops of large ones."""
+    largest(data)
     if jpeg_size(data) is not None:
         decode(data, shrink=4)
+    with suppress(DecodeError):  # as below
+        decode(data, max_value=65535)
     decode(data)
 
 
@@ -106,9 +110,16 @@ def complaints(files: Sequence[bytes], reader: Callable[[bytes], object] = read)
     return wrong + ([f"takes {found.megabytes:.0f} MB"] if found.megabytes > most else [])
 
 
+def _without_pixels(data: bytes) -> bytes:
+    """A PNG with a valid stream of fewer bytes than its pixels need; other files unchanged."""
+    if not data.startswith(b"\x89PNG"):
+        return data
+    return data[:33] + chunk(b"IDAT", zlib.compress(bytes(200))) + chunk(b"IEND", b"")
+
+
 def test_damaged_images(tally: Tally) -> None:
     """Damaged files are read or refused."""
-    for kind, damage in DAMAGES.items():
+    for kind, damage in {**DAMAGES, "without pixels": _without_pixels}.items():
         found = complaints([damage(data) for data in FILES.values()])
         tally.input("damaged image files", not found, (kind, found))
 

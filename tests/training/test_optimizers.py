@@ -156,6 +156,24 @@ def test_weight_decay_schedule() -> None:
     assert OptimizerConfig(weight_decay=0.04).weight_decay_at(0.7) == 0.04
 
 
+def test_planned_schedules() -> None:
+    """A run that ends early follows the schedules of all epochs; a longer one stretches them."""
+    weight = nn.Parameter(torch.ones(2, 2))
+    config = OptimizerConfig(name="adamw", weight_decay=0.04, final_weight_decay=0.4)
+    made = [
+        ScheduledOptimizer(build([weight], config, 1), config, ScheduleConfig(), 100, 10, most)
+        for most in (None, 100)
+    ]
+    assert [one.total_steps for one in made] == [1000, 100]
+    for step in (0, 50, 99):
+        assert made[0]._decay(step) == made[1]._decay(step)
+    expected = [(one.learning_rate(50), one._decay(50)) for one in made]
+    for one in made:
+        one.total_steps *= 3
+    assert [(one.learning_rate(150), one._decay(150)) for one in made] == expected
+    assert [one.step_of(50) for one in made] == [150, 150]
+
+
 def test_per_parameter_clipping() -> None:
     """Each gradient is clipped on its own."""
     parameters = [nn.Parameter(torch.zeros(2)) for _ in range(3)]

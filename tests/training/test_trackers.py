@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import types
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 from hexa.run.run import pretrain
+from hexa.training import trackers
 from tests.end_to_end.endings import metric_lines
 from tests.run.test_run import quiet, tiny
+from tests.torture.harness import forked
 
 
 class FakeWandb(types.ModuleType):
@@ -70,3 +73,10 @@ def test_metrics_and_configuration_arrive(wandb: FakeWandb, tmp_path: Path) -> N
     assert told[monitor["step"]]["monitor/knn"] == pytest.approx(monitor["knn"], rel=1e-6)
     assert run["summary"]["state"] == "finished"
     assert run["exits"] == [0]
+
+
+def test_strange_identity_file(wandb: FakeWandb, tmp_path: Path) -> None:
+    """A file of a stranger's run is read within bounds, and a pipe is not waited for."""
+    os.mkfifo(tmp_path / "tracker.json")
+    found = forked(lambda: trackers.start("wandb", tmp_path, {}, resumed=True).identity, seconds=10)
+    assert len(found.value) == 8

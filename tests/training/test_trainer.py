@@ -316,6 +316,17 @@ def test_compared_attacks_in_checkpoint(tmp_path: Path, monkeypatch: pytest.Monk
     assert newest(tmp_path)["watch"] == made.watch.state != trainer().watch.state
 
 
+def test_changed_code() -> None:
+    """A changed file of the recipe causes a warning; an unknown one does not."""
+    made = trainer(epochs=1)
+    made.code = "a"
+    state = state_of(made)
+    for code, warns in (("a", False), ("", False), ("b", True)):
+        again = trainer(epochs=1)
+        again.code = code
+        assert any("file of the recipe" in line for line in restore(again, state)) == warns
+
+
 def test_changed_experiment_or_data(tmp_path: Path) -> None:
     """Another experiment or other data are refused."""
     made = trainer(tmp_path, epochs=1)
@@ -441,6 +452,49 @@ def test_killed_monitor(tmp_path: Path, when: str, epoch: int) -> None:
     assert "shortcut" in whole.watch.given
 
 
+@pytest.mark.parametrize("saved", ["with the score", "before it"])
+def test_resumed_score(tmp_path: Path, saved: str) -> None:
+    """A resume counts no score twice, and compares scores as the log holds them."""
+
+    def begun(folder: Path, score: Callable[[Trainer], float], state: Any = None) -> Trainer:
+        made = monitored(folder, score, state)
+        made.scoring.best.keeps = True
+        made.scoring.best.patience = 2
+        if saved == "with the score":
+            made.config = made.config.model_copy(update={"checkpoint_every": 3})
+        return made
+
+    def same(made: Trainer) -> float:
+        return 100 / 3
+
+    def stop(made: Trainer) -> float:
+        if saved == "with the score":
+            signal.raise_signal(signal.SIGTERM)
+        return same(made)
+
+    whole = begun(tmp_path / "whole", same)
+    whole.run()
+    made = begun(tmp_path / "stopped", stop)
+    if saved == "before it":
+        say = made.journal.reporter.say
+
+        def killed(message: str) -> None:
+            if message.startswith("epoch 1:"):
+                raise Kill
+            say(message)
+
+        made.journal.reporter.say = killed  # type: ignore[method-assign]
+    with pytest.raises((Interrupted, Kill)):
+        made.run()
+    state = newest(tmp_path / "stopped")
+    assert state["step"] == STEPS
+    assert (state["best"]["value"] is None) == (saved == "before it")
+    again = begun(tmp_path / "stopped", same, state)
+    again.run()
+    assert again.step == whole.step == 3 * STEPS
+    assert again.scoring.best.state == whole.scoring.best.state
+
+
 def test_optimizer_groups_and_clipping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -518,3 +572,38 @@ def test_time_fitted_length(
     assert again.loader.sets == made.loader.sets
     again.clock.start(again.seconds, again.pauses)
     assert (again.clock.total, again.clock.pauses > 0) == (again.seconds, made.clock.pauses > 2)
+
+
+def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a time limit, hard examples start at their shares of the training that fits, like the
+    learning rate; they start once, also if the run resumes."""
+    now = [0.0]
+    monkeypatch.setattr("hexa.training.clock.time.perf_counter", lambda: now[0])
+
+    def begun(folder: Path, stop: int, state: Any = None) -> tuple[Trainer, list[str]]:
+        made = trainer(folder, hard=LATE, max_seconds=60.0, state=state, checkpoint_every_steps=1)
+        said = list[str]()
+        made.journal.reporter.say = said.append  # type: ignore[method-assign]
+        step = made._train_step
+
+        def slow(batch: Batch) -> None:
+            if made.step == stop:
+                raise Kill
+            now[0] += 1
+            step(batch)
+
+        monkeypatch.setattr(made, "_train_step", slow)
+        return made, said
+
+    made, said = begun(tmp_path, stop=20)
+    with pytest.raises(Kill):
+        made.run()
+    again, after = begun(tmp_path, stop=-1, state=newest(tmp_path))
+    again.run()
+    starts = [line for line in said + after if "starts" in line]
+    assert again.step > 3 * 3 * STEPS
+    for line, (name, hard) in zip(starts, LATE.items(), strict=True):
+        first = round(float(line.split()[1].rstrip(":")) * STEPS)
+        assert name in line
+        assert first == again.objective.starts[name]
+        assert first / again.step == pytest.approx(hard.start, abs=0.05)

@@ -90,6 +90,15 @@ def test_weight_number_types(tmp_path: Path, kind: torch.dtype) -> None:
         load_backbone(path)
 
 
+def test_expanded_tensor(tmp_path: Path) -> None:
+    """One stored value may stand for any number of values."""
+    path = tmp_path / "x.pth"
+    state = {"conv1.weight": torch.zeros(1).expand(64, 3, 7, 7), "bn1.weight": torch.ones(64)}
+    torch.save({"state_dict": state}, path)
+    with pytest.raises(UserError, match=r"conv1\.weight has fewer values than its shape"):
+        load_backbone(path)
+
+
 def test_foreign_pickles(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     """Foreign pickles are refused without warnings of torch."""
     path = tmp_path / "weights.pth"

@@ -12,11 +12,13 @@ import torch
 from timm.models import _hub as timms_hub
 from torch import Tensor, nn
 
+from hexa.config import UserError
 from hexa.nn.normalize import IMAGENET_MEAN
 from hexa.weights import folders
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone
 from tests.refusals import one_line
+from tests.torture.harness import forked
 from tests.weights.test_foreign import assert_features, saved
 from tests.weights.test_layouts import stirred
 
@@ -227,3 +229,50 @@ def test_openclip_folders(tmp_path: Path, quick: bool) -> None:
     backbone = load_backbone(tmp_path)
     assert backbone.mean == (0.1, 0.2, 0.3)
     assert_features(backbone, model.visual)
+
+
+VIT = {"model_type": "vit", **TINY, "intermediate_size": 64}
+OPEN_CLIP = {"width": 64, "layers": 2, "head_width": 32}
+TIMM = {"input_size": [3, 160, 160], "mean": [0.5] * 3, "std": [0.5] * 3}
+
+
+@pytest.mark.parametrize(
+    ("file", "fields"),
+    [
+        (
+            "config.json",
+            VIT | {"hidden_size": 0},
+        ),
+        ("config.json", VIT | {"num_attention_heads": 0}),
+        (
+            "config.json",
+            {"architecture": "test_vit", "pretrained_cfg": TIMM | {"input_size": []}},
+        ),
+        ("config.json", {"architecture": "test_vit", "model_args": {"num_heads": 0}}),
+        (
+            "open_clip_config.json",
+            {"model_cfg": {"vision_cfg": [1]}},
+        ),
+        ("open_clip_config.json", {"model_cfg": {"vision_cfg": OPEN_CLIP | {"head_width": 0.5}}}),
+        (
+            "open_clip_config.json",
+            {"model_cfg": {"vision_cfg": OPEN_CLIP}, "preprocess_cfg": [1]},
+        ),
+    ],
+)
+def test_absurd_fields(tmp_path: Path, file: str, fields: dict[str, Any]) -> None:
+    """Fields that describe no network are one line that names the folder."""
+    saved({"patch_embed.proj.weight": torch.ones(32, 3, 8, 8)}, tmp_path, "pytorch_model.bin")
+    (tmp_path / file).write_text(json.dumps(fields))
+    with one_line(f"^{tmp_path}"):
+        load_backbone(tmp_path)
+
+
+def test_absurd_width(tmp_path: Path) -> None:
+    """A text as a factor is not repeated."""
+    saved({"patch_embed.proj.weight": torch.ones(32, 3, 8, 8)}, tmp_path, "pytorch_model.bin")
+    fields = VIT | {"intermediate_size": None, "hidden_size": 10**9, "mlp_ratio": "x"}
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    found = forked(lambda: load_backbone(tmp_path))
+    assert isinstance(found.raised, UserError)
+    assert found.megabytes < 100

@@ -14,7 +14,7 @@ import torchvision
 from torch import Tensor, nn
 
 from hexa.config import UserError
-from hexa.nn.backbones import NetworkConfig, use_small_stem
+from hexa.nn.backbones import NetworkConfig, outline, use_small_stem
 from hexa.nn.normalize import IMAGENET_MEAN
 from hexa.weights import files
 from hexa.weights.fitting import filled
@@ -453,3 +453,14 @@ def test_empty_weight_files(tmp_path: Path, content: Any) -> None:
 
 
 # -- export ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["davit_tiny", "crossvit_tiny_240", "naflexvit_base_patch16_gap"])
+def test_timm_names(name: str) -> None:
+    """Names that other software uses for other things may be timm's own: blocks of blocks, a norm
+    of the pooled features."""
+    own = outline(NetworkConfig(name=name)).state_dict()
+    empty = {f"module.{key}": torch.zeros(1).expand(value.shape) for key, value in own.items()}
+    match, _ = foreign_state(files.Weights("x.pth", empty), name)
+    assert not match.problem
+    assert match.state.keys() == own.keys()

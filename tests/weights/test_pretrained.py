@@ -3,12 +3,14 @@ error."""
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 import yaml
 from torch import nn
@@ -191,3 +193,35 @@ def test_random_weight_seed(tmp_path: Path) -> None:
     of_run = load_backbone(f"random:{run_folder(tmp_path / 'run')}")
     assert of_run.network_config == SMALL
     assert of_run.image_size == 16
+
+
+def test_note_in_a_file(tmp_path: Path) -> None:
+    """Notes are hexa's own; a file that holds one cannot speak in its name."""
+    path = save_backbone(random_backbone(SMALL, 16), tmp_path / "b.safetensors")
+    with safetensors.safe_open(path, framework="pt") as file:
+        fields = json.loads(file.metadata()["hexa"])
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    fields["info"]["note"] = 5
+    safetensors.torch.save_file(state, path, {"hexa": json.dumps(fields)})
+    assert load_backbone(path).said() is None
+
+
+@pytest.mark.parametrize("name", ["backbone.safetensors", "config.yaml", "checkpoints"])
+def test_links_out_of_a_run(tmp_path: Path, name: str) -> None:
+    """Files of a run are read from its own folder, or from the downloads of the hub's client."""
+    outside = tmp_path / "blobs"
+    run = run_folder(tmp_path / "run")
+    backbone = random_backbone(SMALL, 16)
+    if name == "backbone.safetensors":
+        save_backbone(backbone, run / name)
+    else:
+        method = {f"query.{key}": value for key, value in backbone.state_dict().items()}
+        checkpoints.save(run / "checkpoints", 3, {"method": method})
+    before = load_backbone(run).content_hash()
+    (run / name).rename(outside)
+    (run / name).symlink_to(outside)
+    with one_line("is a link out of its folder|has no intact checkpoint"):
+        load_backbone(run)
+    (tmp_path / "snapshots").mkdir()
+    run.rename(tmp_path / "snapshots" / "abc")
+    assert load_backbone(tmp_path / "snapshots" / "abc").content_hash() == before

@@ -49,7 +49,7 @@ def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
     path = out / ADAPTATION
     if not path.is_file():
         return None
-    record = parsing.read_json(path, "give another --out")
+    record = parsing.read_json(path, "give another --out", within=out)
     try:
         _Begun.model_validate(record)
         if "table" in record:

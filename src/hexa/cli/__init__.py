@@ -157,7 +157,7 @@ def _guarded(arguments: list[str], begun: float) -> int:
     except Exception as error:
         if os.environ.get("HEXA_TRACEBACK"):
             raise
-        from hexa.cli.complaints import complaint, own_file
+        from hexa.cli.complaints import complaint, own_file, unexpected
 
         status, line = complaint(error)
         if status:
@@ -165,10 +165,7 @@ def _guarded(arguments: list[str], begun: float) -> int:
         traceback.print_exc()
         if own := own_file(error):
             return _say(own, 2)
-        return _say(
-            "this is a bug in hexa; please report it with the lines above and the output of `hexa doctor`",
-            1,
-        )
+        return _say(unexpected(error), 1)
 
 
 def _run(arguments: list[str], begun: float) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 
-from hexa.config import ConfigError, UserError
+from hexa.config import ConfigError, UserError, some
 from hexa.runtime.files import describe
 
 
@@ -29,6 +29,20 @@ def own_file(error: Exception) -> str:
         f"error: {own}, in your own file: {type(error).__name__}: {sentence(error)}"
         if own is not None
         else ""
+    )
+
+
+def unexpected(error: Exception) -> str:
+    """Return the line for an error that neither hexa nor its frames explain."""
+    from hexa.recipes.plugins import own_code
+
+    report = "please report it with the lines above and the output of `hexa doctor`"
+    code = own_code()
+    if not code:
+        return f"this is a bug in hexa; {report}"
+    return (
+        f"error: {type(error).__name__}: {sentence(error)}; this may come from {some(code)}: run "
+        f"`hexa check FILE.py:RECIPE`; if that finds nothing, {report}"
     )
 
 

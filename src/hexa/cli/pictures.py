@@ -107,4 +107,5 @@ def import_if_trusted(given: Given) -> None:
     if given.trust:
         from hexa.recipes import plugins
 
-        plugins.load(Path(given.target) / "config.yaml", trust=True)
+        target = Path(given.target)
+        plugins.load(target / "config.yaml", trust=True, within=target)

@@ -238,7 +238,7 @@ def resume(given: Given, extra: Fields) -> None:
     from hexa.run.run import resume as go_on
     from hexa.runtime.console import Console
 
-    experiment = plugins.load(run / CONFIG, given.trust)
+    experiment = plugins.load(run / CONFIG, given.trust, within=run)
     _finished(go_on(run, console=Console()), experiment.data)
 
 

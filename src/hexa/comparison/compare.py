@@ -135,7 +135,10 @@ def _learned_from(backbone: Backbone, images: Source) -> bool:
     """True if the backbone's run was trained on these images: by contents, or by name if the run has no fingerprint."""
     if "data_fingerprint" in backbone.info:
         return bool(backbone.info["data_fingerprint"] == images.whole.fingerprint)
-    learned = paths.parts(str(backbone.info.get("data", "")))
+    try:
+        learned = paths.parts(str(backbone.info.get("data", "")))
+    except UserError:  # the file may hold any text
+        return False
     mine, theirs = (
         Path(one.removeprefix("folder:")).resolve()
         for one in (learned.body, paths.parts(images.name).body)

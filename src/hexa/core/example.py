@@ -51,9 +51,11 @@ class Score:
         another shape."""
         terms = [(self.loss(embedding, labels), weight) for labels, weight in mixture]
         for value, weight in terms:
-            if value.shape != weight.shape:  # it would be broadcast silently
+            shape = getattr(value, "shape", None)
+            if shape != weight.shape:  # it would be broadcast silently
+                found = type(value).__name__ if shape is None else list(shape)
                 raise UserError(
-                    f"{type(self.method).__name__}.loss returned {list(value.shape)}; "
+                    f"{type(self.method).__name__}.loss returned {found}; "
                     f"return one loss per crop and image, [V, B] = {list(weight.shape)}"
                 )
         return sum_weighted(terms)

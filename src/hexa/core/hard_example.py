@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, ClassVar, Self
 
 import torch
@@ -80,9 +81,13 @@ def mean_change(views: tuple[Tensor, ...], clean: tuple[Tensor, ...]) -> Tensor:
     return 255 * torch.stack([(view - crop).abs().mean() for view, crop in pairs]).mean()
 
 
-def check_made(name: str, made: object, source: Example, values: bool) -> None:
-    """Raise UserError unless a hard example fits its source: same shapes, and no gradient attached.
+def check_made(
+    name: str, made: object, source: Example, branches: Collection[str], values: bool
+) -> None:
+    """Raise UserError unless a hard example fits its source: same shapes, a known batch-norm
+    branch, and no gradient attached.
 
+    branches: names of the batch-norm sets of the run.
     values: also check that pixels are valid and weights sum to one; this synchronises with the GPU.
     """
     if not isinstance(made, Example) or not made.crops or len(made.crops) > len(source.crops):
@@ -93,6 +98,9 @@ def check_made(name: str, made: object, source: Example, values: bool) -> None:
         raise _broken(name, f"returned crops {given}; keep the shapes of its source, {needed}")
     if any(crop.requires_grad for crop in made.crops):
         raise _broken(name, "returned crops with a gradient attached; detach them")
+    branch = made.branch.name
+    if branch not in branches:
+        raise _broken(name, f"returned the branch '{branch}'; return it from `branches` too")
     size = [len(made.crops), len(made)]
     if any(list(weight.shape) != size for _, weight in made.mixture):
         raise _broken(name, f"returned weights of another shape than [V, B] = {size}")

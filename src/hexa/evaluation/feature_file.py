@@ -316,6 +316,8 @@ def _checked(path: Path, arrays: dict[str, Any]) -> FeatureFile:
     given = f"features are {features.dtype} of shape {features.shape}"
     if features.dtype.kind != "f" or features.ndim != 2 or not features.shape[1]:
         raise UserError(f"{given}; expected floats of shape [N, D]")
+    # float16 cannot hold `_LARGEST`, nor sums of squares
+    arrays["features"] = features.astype(np.result_type(features.dtype, np.float32), copy=False)
     count = len(features)
     if count < 2:
         raise UserError(f"holds {count} images; a search needs two or more")

@@ -78,7 +78,7 @@ def read(path: Path) -> list[Result]:
     if not path.exists():
         return []
     remedy = "move it away and evaluate again"
-    stored = parsing.read_json(path, remedy)
+    stored = parsing.read_json(path, remedy, within=path.parent)
     if not isinstance(stored, list):
         raise UserError(f"{path}: does not hold a list of results; {remedy}")
     return stored

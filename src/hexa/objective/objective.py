@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import cast
 
 import torch
 from torch import Tensor
 
+from hexa.config import UserError
 from hexa.core.batch import MAIN, Batch, Branch, PseudoLabels
 from hexa.core.example import Autocast, Example, Score
 from hexa.core.hard_example import HardExample, check_made
@@ -63,10 +64,14 @@ class Objective:
         self.config = config or ObjectiveConfig()
         self.steps = steps
         given = hard_examples or {}
-        self._onsets = onsets(given)
-        self.hard_examples = {name: given[name] for name in self._onsets}
+        shares = onsets(given)
+        self.hard_examples = {name: given[name] for name in shares}
+        self._planned = _first_steps(shares, steps or 0)
+        self.starts = dict(self._planned)
         self.config.check(self.hard_examples, method)
         check_branches(method, set(branches(self.hard_examples)))
+        declared = (hard.branches() for hard in self.hard_examples.values())
+        self._branches = {MAIN.name}.union(*declared)
         self.clean_score = Score(method, autocast, True, accumulate)
         self.score = Score(method, autocast, accumulate=accumulate)
         self.share_gradients = share_gradients
@@ -78,12 +83,22 @@ class Objective:
         """Return the hard examples that have started at a step, each after its source; None: all.
 
         A hard example starts at the first step k of K with k / K ≥ `start`, but not before its
-        source.
+        source. `stretch` moves these steps.
         """
         if step is None or self.steps is None:
             return self.hard_examples
-        share = min(step, self.steps - 1) / self.steps  # a run with a time limit may be longer
-        return {n: hard for n, hard in self.hard_examples.items() if share >= self._onsets[n]}
+        started = {name for name, first in self.starts.items() if step >= first}
+        return {name: hard for name, hard in self.hard_examples.items() if name in started}
+
+    def stretch(self, step: int, when: Callable[[int], int]) -> None:
+        """Move the starts of hard examples that have not started before `step`, because the length
+        of the training has changed.
+
+        when: returns the new step of a planned step; it must not decrease.
+        """
+        for name, planned in self._planned.items():
+            if self.starts[name] >= step:
+                self.starts[name] = max(step, when(planned))
 
     def plan(self, step: int | None = None) -> StepPlan:
         """Return the terms of a step with their images and weights; None: after all hard examples
@@ -100,7 +115,8 @@ class Objective:
         """Yield the terms of a step; back-propagate each term before asking for the next.
 
         Raises ConfigError if the batch has more or fewer views than the method accepts. Raises
-        UserError if pixels of the first batch are not in [0, 1]; later batches are not checked.
+        UserError if pixels of the first batch are not in [0, 1] (later batches are not checked), or
+        if a term that a hard example needs was not back-propagated.
         """
         # check the views, and the pixels of the first batch
         check_views(len(batch.crops), *self.method.num_views)
@@ -245,6 +261,9 @@ class Objective:
         parts = dict[str, Part]()
         for (name, example), embedding in zip(examples.items(), embeddings, strict=True):
             loss = example.score.of(embedding, example.mixture).mean()
+            if torch.is_grad_enabled() and not loss.requires_grad:
+                remedy = "compute it from the embedding, without detach"
+                raise UserError(f"{type(self.method).__name__}.loss has no gradient; {remedy}")
             weighted.append(plan.weights[name] * loss)
             parts[name] = self._part(name, loss, embedding, example)
         alone = self.score.accumulate == 1 and not self.config.split
@@ -252,8 +271,15 @@ class Objective:
         return Term(torch.stack(weighted).sum(), parts, last)
 
     def commit(self, batch: Batch) -> None:
-        """Update the method's state from this step; call it once, after the optimizer's step."""
-        assert self._clean is not None, "commit follows losses"
+        """Update the method's state from this step; call it once, after the optimizer's step.
+
+        Raises UserError without a step to commit.
+        """
+        if self._clean is None:
+            raise UserError(
+                "Objective.commit: no step to commit; iterate over Objective.losses(batch) first, "
+                "and commit once per step"
+            )
         self.method.commit(batch, self._clean, self._labels)
         self._clean = None
         self._labels = None
@@ -280,7 +306,11 @@ class Objective:
         embedding: Tensor | None,
     ) -> PseudoLabels:
         with self.score.autocast():
-            return cast(PseudoLabels, self.method.pseudo_labels(batch, embedding))
+            labels = self.method.pseudo_labels(batch, embedding)
+        if not isinstance(labels, PseudoLabels):
+            name = f"{type(self.method).__name__}.pseudo_labels"
+            raise UserError(f"{name} returned {type(labels).__name__}; return PseudoLabels")
+        return labels
 
     def _example(
         self,
@@ -311,7 +341,7 @@ class Objective:
         if not self.share_gradients:
             source = replace(source, shared_gradient=None)
         made = self.hard_examples[name](source, batch.stream.child("hard example", name))
-        check_made(name, made, source, values=name not in self._checked)
+        check_made(name, made, source, self._branches, values=name not in self._checked)
         self._checked.add(name)
         return replace(made, score=self.score) if made.score is self.clean_score else made
 
@@ -333,6 +363,15 @@ class Objective:
         return crops
 
 
+def _first_steps(shares: Mapping[str, float], steps: int) -> dict[str, int]:
+    """Return the first step k of each hard example with k / steps ≥ its share; it is left out if
+    there is none."""
+    first = {}
+    for name, share in shares.items():
+        first[name] = bisect_left(range(steps), share, key=lambda step: step / steps)
+    return {name: step for name, step in first.items() if step < steps}
+
+
 def clean_example(
     score: Score,
     anchors: tuple[Tensor, ...],
@@ -349,6 +388,10 @@ def _with_gradient(example: Example) -> Example:
     if not example.crops[0].requires_grad:
         return example
     left = tuple(crop.grad for crop in example.crops if crop.grad is not None)
-    assert len(left) == len(example.crops), "back-propagate each term before asking for the next"
+    if len(left) < len(example.crops):
+        raise UserError(
+            "Objective.losses: a term has no gradient; call term.loss.backward() before you ask for "
+            "the next term"
+        )
     crops = tuple(crop.detach() for crop in example.crops)
     return replace(example, crops=crops, shared_gradient=left)

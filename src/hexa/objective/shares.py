@@ -11,6 +11,8 @@ from hexa.core.hard_example import HardExample
 from hexa.core.method import Method
 
 STD = "std"
+#: Names of the log that a hard example cannot have: the clean term, and the sum of all terms.
+_TAKEN = (STD, "total")
 
 
 @dataclass(frozen=True)
@@ -105,9 +107,13 @@ def onsets(hard_examples: Mapping[str, HardExample]) -> dict[str, float]:
     """Return the start of each hard example as a share of the training, every source before what is
     made from it.
 
-    A hard example never starts before its source. Raises ConfigError if a source does not exist or
-    sources form a cycle.
+    A hard example never starts before its source. Raises ConfigError if a name is taken, if a
+    source does not exist or if sources form a cycle.
     """
+    for name in _TAKEN:
+        if name in hard_examples:
+            message = "the log uses this name for another term; give the hard example another name"
+            raise field_error(f"hard_examples.{name}", message)
     found = {STD: 0.0}
     while pending := [name for name in hard_examples if name not in found]:
         ready = [name for name in pending if hard_examples[name].source in found]

@@ -81,7 +81,12 @@ def get(name: str) -> Experiment:
     known = _all()
     base, *chosen = name.split("+")
     check(base, known)
-    return modifiers.apply(known[base](), chosen, _small.get(base, {}))
+    return modifiers.apply(_made(base, known[base]), chosen, _small.get(base, {}))
+
+
+def _made(name: str, function: Recipe) -> Experiment:
+    """Return the experiment of a registered recipe, with its name even if it changes another recipe."""
+    return function().model_copy(update={"recipe": name})
 
 
 def check(base: str, known: Collection[str]) -> None:
@@ -109,7 +114,7 @@ def describe() -> list[dict[str, Any]]:
     """Return a row for every recipe: name, method, hard examples, data, expected result and cost."""
     described = []
     for name, function in sorted(_all().items()):
-        experiment = function()
+        experiment = _made(name, function)
         doc = _docs.get(name) or inspect.getdoc(function) or ""
         summary, facts = _read(inspect.cleandoc(doc if isinstance(doc, str) else doc(experiment)))
         described.append({"name": name, "summary": summary, **facts_of(experiment), **facts})

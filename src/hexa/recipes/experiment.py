@@ -150,10 +150,13 @@ def load(path: Path | str) -> Experiment:
         raise UserError(f"{path}: {error}") from None
 
 
-def fields_of(path: Path) -> dict[str, Any]:
-    """Read the fields of a config.yaml without validation. Raises UserError that names the file."""
+def fields_of(path: Path, within: Path | None = None) -> dict[str, Any]:
+    """Read the fields of a config.yaml without validation. Raises UserError that names the file.
+
+    within: a folder that must contain the file after resolving links.
+    """
     try:
-        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
+        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML, within))
     except OSError as error:
         raise UserError(
             f"{path}: {error.strerror or error}; give the path of a config.yaml"

@@ -6,6 +6,7 @@ author of a run folder must not decide which code runs here.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
 import sys
@@ -17,11 +18,16 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 
 from hexa.config import ConfigError, UserError, nearest, users_code
+from hexa.entry_points import added
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from hexa.recipes.experiment import Experiment
+
+
+#: Name in an imported file for the hash of its source.
+_DIGEST = "_hexa_digest"
 
 
 def is_plugin(spec: str) -> bool:
@@ -68,14 +74,15 @@ def experiment_of(spec: str) -> Experiment:
     return experiment.model_copy(update={"recipe": f"{module.__file__}:{name}"})
 
 
-def load(config: Path, trust: bool = False) -> Experiment:
+def load(config: Path, trust: bool = False, within: Path | None = None) -> Experiment:
     """Read the experiment of a config.yaml. trust: import the file that it names as the source of its method.
 
+    within: the folder of a run, which must contain the file after resolving links.
     Raises UserError; if the experiment needs that file, the message names the file and the option --trust.
     """
     from hexa.recipes import experiment
 
-    recipe = experiment.fields_of(config).get("recipe")
+    recipe = experiment.fields_of(config, within).get("recipe")
     file = recipe.rpartition(":")[0] if isinstance(recipe, str) and is_plugin(recipe) else None
     untried = f"its method came from {file}, which is not imported: read it, then add --trust"
     if file and trust:
@@ -106,7 +113,9 @@ def _import(file: Path) -> ModuleType:
     sys.modules[name] = module  # before the code runs, because classes look up their module
     try:
         with users_code(path):
-            exec(compile(file.read_bytes(), path, "exec", dont_inherit=True), vars(module))
+            source = file.read_bytes()
+            vars(module)[_DIGEST] = hashlib.sha256(source).hexdigest()
+            exec(compile(source, path, "exec", dont_inherit=True), vars(module))
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception) or isinstance(error, UserError):
@@ -118,13 +127,31 @@ def _import(file: Path) -> ModuleType:
 
 def own_line(error: BaseException) -> str | None:
     """Return FILE:LINE of the innermost frame of an error in a file of the user; None without such a frame."""
-    files = {
-        module.__file__ for name, module in sys.modules.items() if name.startswith("hexa_plugin_")
-    }
-    return _last_line(error, files)
+    return _last_line(error, _files())
 
 
-def _last_line(error: BaseException, files: Collection[str | None]) -> str | None:
+def own_code() -> list[str]:
+    """Return the user's files that are imported, and the imported packages that add methods or hard examples."""
+    entries = (*added("hexa.methods"), *added("hexa.hard_examples"))
+    packages = {entry.module.partition(".")[0] for entry in entries} - {"hexa", "hexa_paper"}
+    return [*_files(), *sorted(packages & sys.modules.keys())]
+
+
+def digest(recipe: str) -> str:
+    """Return a hash of the imported file of a recipe `file.py:function`; empty for other recipes."""
+    file = recipe.rpartition(":")[0]
+    return next((vars(one)[_DIGEST] for one in _plugins() if one.__file__ == file), "")
+
+
+def _files() -> list[str]:
+    return [str(plugin.__file__) for plugin in _plugins()]
+
+
+def _plugins() -> list[ModuleType]:
+    return [module for name, module in sys.modules.items() if name.startswith("hexa_plugin_")]
+
+
+def _last_line(error: BaseException, files: Collection[str]) -> str | None:
     """FILE:LINE of the innermost frame of an error in one of these files; None if there is none."""
     frames = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
     return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None

@@ -115,9 +115,11 @@ def _difference(
     """
     repeated = any(len({cell.seed for cell in arm}) > 1 for arm in cells)
     # single trainings are compared whatever their seeds are
-    first, second = (
+    scored = [
         {(cell.seed if repeated else "", cell.drawn): cell.found for cell in arm} for arm in cells
-    )
+    ]
+    first = scored[0]
+    second = scored[1]
     shared = [place for place in first if place in second]
     gains: dict[str, list[float]] = {}
     for place in shared:
@@ -129,8 +131,8 @@ def _difference(
         )
     of_seeds = [statistics.fmean(of_seed) for of_seed in gains.values()]
     gain = statistics.fmean(of_seeds)
-    accuracies = [statistics.fmean(arm[place][0] for place in shared) for arm in (first, second)]
-    images = min(arm[place][1] for arm in (first, second) for place in shared)
+    accuracies = [statistics.fmean(arm[place][0] for place in shared) for arm in scored]
+    images = min(arm[place][1] for arm in scored for place in shared)
     if images < 1 or not 0 <= min(accuracies) <= max(accuracies) <= 100:
         return (
             f"the number of test images is unknown, so that a difference of {gain:+.1f} "

@@ -219,9 +219,16 @@ def build_method(
 def build_optimizer(
     experiment: Experiment, method: Method, steps_per_epoch: int
 ) -> ScheduledOptimizer:
-    """Return the optimizer of the method's parameters with its schedule and the backbone's learning rates from `start`."""
+    """Return the optimizer of the method's parameters with its schedule and the backbone's learning rates from `start`.
+
+    Raises ConfigError if nothing learns in the first epoch.
+    """
     config = experiment.optimizer
     pace_of = paces(method, experiment.start)
+    later = {parameter for parameter, pace in pace_of.items() if pace.from_epoch}
+    if later and not any(p.requires_grad and p not in later for p in method.parameters()):
+        message = "only the backbone learns, because the method has no head; use 0"
+        raise field_error("start.freeze_backbone", message)
     optimizer = optimizers.build(
         method.parameters(), config, experiment.batch_size, method.unscheduled(), pace_of
     )

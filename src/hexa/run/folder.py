@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import get_args
 
 from hexa.config import UserError
 from hexa.data.loading.store import UnreadableImages
@@ -19,15 +20,21 @@ from hexa.run.names import (
     CHECKPOINTS as CHECKPOINTS,
     CONFIG as CONFIG,
     LOCK as LOCK,
+    REPORT,
+    WINNER,
 )
 from hexa.runtime import checkpoints, parsing, rendezvous
 from hexa.runtime.files import cache_folder, describe, sweep
 from hexa.runtime.lock import locked
 from hexa.training import trackers
-from hexa.training.journal import ENVIRONMENT, METRICS
+from hexa.training.journal import ENVIRONMENT, METRICS, TENSORBOARD
 
 #: Seconds to wait for the end of a killed process.
 PATIENCE = 5.0
+#: Files that a training replaces, of which killed processes may leave temporary files.
+_REPLACED = (CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
+#: Everything else that a training reads or writes in its folder.
+_USED = (LOCK, ADAPTATION, WINNER, REPORT, CHECKPOINTS, TENSORBOARD, *get_args(trackers.Name))
 
 
 def note_of(data: str) -> Path:
@@ -47,7 +54,8 @@ def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> I
     """Create and lock the folder of a run on rank 0; yield True on rank 0.
 
     Temporary files of killed processes are removed. Other processes may still read the folder and add results to it.
-    say: called with a warning if the file system has no locks. Raises UserError if another process trains in the folder.
+    say: called with a warning if the file system has no locks. Raises UserError if another process trains in the folder,
+    or if a link in it could lead out of it.
     """
     # before the processes connect, so that a failure needs no clean-up
     if os.environ.get("RANK", "0") != "0":
@@ -55,6 +63,9 @@ def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> I
         return
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give another --out")
+    for path in (folder / name for name in (*_REPLACED, *_USED)):
+        if path.is_symlink():
+            raise UserError(f"{path}: is a link; replace it by a copy of what it links to")
     what = (
         f"is already training in {folder}; wait until it ends, or stop it, then repeat the command"
     )
@@ -69,7 +80,7 @@ def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> I
                 else "give another --out"
             )
             raise UserError(f"{folder}: cannot be written ({describe(error)}); {remedy}") from None
-        sweep(folder, CONFIG, ENVIRONMENT, METRICS, BACKBONE, BEST, trackers.FILE)
+        sweep(folder, *_REPLACED)
         sweep(folder / CHECKPOINTS)
         yield True
 

@@ -15,7 +15,7 @@ from hexa.config import ConfigError, UserError, field_error, reason
 from hexa.core import Method
 from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
-from hexa.recipes import experiment as experiments
+from hexa.recipes import experiment as experiments, plugins
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.runs import flatten
 from hexa.reporting.tables import format_passes
@@ -169,6 +169,7 @@ class _Session:
             self.folder,
             Journal(self.folder if processes.is_main() else None, Reporter(self.console)),
             fingerprint=fingerprint(experiment, source),
+            code=plugins.digest(experiment.recipe),
             scoring=Scoring(
                 knn,
                 experiment.monitor.knn_every,

@@ -217,7 +217,7 @@ def _experiment_of(target: Path | str | Experiment) -> tuple[Experiment, Path | 
         return target, None
     folder = Path(target)
     if isinstance(target, Path) or folder.is_dir():
-        return plugins.load(folder / CONFIG), folder
+        return plugins.load(folder / CONFIG, within=folder), folder
     return plugins.experiment_of(target), None
 
 

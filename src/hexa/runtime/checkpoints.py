@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
-from hexa.runtime import processes
+from hexa.runtime import parsing, pickles, processes
 from hexa.runtime.files import by_plain_name, write_whole
 
 FORMAT = "hexa-checkpoint-2"
@@ -116,13 +117,15 @@ def load(
 
 
 def _read(path: Path, device: torch.device | str, mapped: bool, compare: bool) -> State:
-    if path.exists() and not path.is_file():  # reading a pipe may never end
-        raise BadCheckpoint(f"{path}: not a file")
     try:
+        parsing.check(path, sys.maxsize, within=path.parent.parent)
         with by_plain_name(path) as name:
+            pickles.check(name)
             content: State = torch.load(name, map_location=device, weights_only=True, mmap=mapped)
     except OSError as error:
         raise BadCheckpoint(f"{path}: {error.strerror or error}") from None
+    except UserError as error:
+        raise BadCheckpoint(str(error)) from None
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise BadCheckpoint(f"{path}: truncated, damaged or foreign ({reason(error)})") from None
     of_hexa = isinstance(content, dict) and content.get("format") == FORMAT

@@ -38,7 +38,8 @@ def write_whole(
         path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:  # never through a link that has this name
             write(file)
             file.flush()
             os.fsync(file.fileno())

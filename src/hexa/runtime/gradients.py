@@ -21,7 +21,8 @@ class GradientAverage:
     Parameters that had a gradient in the step before are cut into buckets, in reverse order, as a backward pass reaches
     them. A bucket is sent as soon as the last backward pass of a step has its gradients (Li et al., VLDB 2020, "PyTorch
     Distributed", section 3.2). Which parameters have a gradient is agreed on between the hosts; none waits for its
-    device. A missing gradient counts as zero if another process has one, and stays missing if none has.
+    device. A missing gradient counts as zero if another process has one, and stays missing if none has. With NCCL and
+    SyncBN, all processes need the same gradients, because their collectives share one order.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from hexa.config import UserError, reason
+from hexa.runtime.paths import real
 
 #: Largest YAML file in bytes; hexa writes a few kB.
 MOST_YAML = 256 * 1024
@@ -35,7 +36,8 @@ def check(path: Path, most: int, within: Path | None = None) -> None:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise UserError(f"{path}: is not a file")
-    if within is not None and not path.resolve().is_relative_to(within.resolve()):
+    places = [] if within is None else real(within)
+    if places and not any(path.resolve().is_relative_to(place) for place in places):
         raise UserError(f"{path}: is a link out of its folder; replace it by a copy of the file")
     if status.st_size > most:
         raise UserError(
@@ -54,11 +56,11 @@ def read_text(path: Path, most: int, within: Path | None = None) -> str:
         raise UserError(f"{path}: is not UTF-8 text (byte {error.start})") from None
 
 
-def read_json(path: Path, remedy: str) -> Any:
+def read_json(path: Path, remedy: str, within: Path | None = None) -> Any:
     """Return the value in a JSON file. Raises the errors of `check`, and UserError, which ends with
     `remedy`, for other content."""
     try:
-        return from_json(read_text(path, MOST_JSON))
+        return from_json(read_text(path, MOST_JSON, within))
     except UserError as error:
         raise UserError(f"{path}: {str(error).removeprefix(f'{path}: ')}; {remedy}") from None
 

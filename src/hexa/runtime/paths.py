@@ -118,6 +118,14 @@ def folder(spec: str, path: Path) -> Path:
     return path
 
 
+def real(folder: Path) -> list[Path]:
+    """Return the folders that may contain the files of a folder once links are resolved: the folder
+    itself, and the downloads of the hub's client, which links to them."""
+    place = Path(os.path.realpath(folder))
+    is_download = place.parent.name == "snapshots"
+    return [place, place.parent.parent / "blobs"] if is_download else [place]
+
+
 class Inside:
     """The folder of a data set; its files must be inside once links are resolved.
 
@@ -129,9 +137,7 @@ class Inside:
         """spec: the source's name. others: more folders that may contain its files."""
         self.spec = spec
         self.root = os.path.abspath(root)
-        self.places = [Path(os.path.realpath(place)) for place in (root, *others)]
-        if self.places[0].parent.name == "snapshots":  # the hub's client links to its downloads
-            self.places.append(self.places[0].parent.parent / "blobs")
+        self.places = [*real(root), *(Path(os.path.realpath(place)) for place in others)]
         self.follows_links = parts(spec).follows_links
         self._holds_folder = functools.cache(self._holds)
 

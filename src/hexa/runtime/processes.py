@@ -43,11 +43,13 @@ class _World:
     """State that belongs to torch's process group.
 
     patient: group of all processes through their hosts, without a time limit.
+    gradients: group of all processes for gradients on their hosts.
     parts: groups of consecutive processes by size.
     alone: True inside `alone()`.
     """
 
     patient: dist.ProcessGroup | None = None
+    gradients: dist.ProcessGroup | None = None
     parts: dict[int, dist.ProcessGroup] = field(default_factory=dict)
     alone: bool = False
 
@@ -331,6 +333,18 @@ def _group(size: int) -> dist.ProcessGroup | None:
     return None if size == world_size() else _world.parts[size]
 
 
+def _of_gradients(tensor: Tensor) -> dist.ProcessGroup | None:
+    """Return a group whose collectives do not wait for those of a backward pass (SyncBN).
+
+    None on a GPU, because NCCL does not support groups that work at the same time.
+    """
+    if tensor.is_cuda:
+        return None
+    if _world.gradients is None:
+        _world.gradients = _together(dist.new_group)
+    return _world.gradients
+
+
 class Pending:
     """A reduction of tensors of one dtype to their means over all processes, under way since it was made."""
 
@@ -338,7 +352,9 @@ class Pending:
     def __init__(self, tensors: list[Tensor]) -> None:
         self.tensors = tensors
         self.flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-        self.work = _together(dist.all_reduce, self.flat, async_op=True)
+        self.work = _together(
+            dist.all_reduce, self.flat, group=_of_gradients(self.flat), async_op=True
+        )
 
     @torch.no_grad()
     def wait(self) -> None:

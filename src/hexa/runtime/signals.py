@@ -34,8 +34,10 @@ class Interrupted(Exception):
         self.exit_code = 128 + number
         if run is not None:
             go_on = f"hexa resume {run}"
-        remedy = "" if go_on is None else f", which is saved; continue with: {go_on}"
-        super().__init__(f"interrupted by {signal.Signals(number).name} at step {step}{remedy}")
+        remedy = "" if go_on is None else f"; continue with: {go_on}"
+        saved = ", which is saved" if remedy and step else ""
+        name = signal.Signals(number).name
+        super().__init__(f"interrupted by {name} at step {step}{saved}{remedy}")
 
 
 class Impatient(Exception):

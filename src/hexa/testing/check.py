@@ -13,6 +13,7 @@ from hexa.config import UserError
 from hexa.core import MAIN, HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
+from hexa.recipes.plugins import own_line
 from hexa.testing.cases import BATCH, NETWORK, SIZE, Case
 from hexa.testing.laws import LAWS
 
@@ -47,7 +48,18 @@ def check(experiment: Experiment) -> Iterator[Verdict]:
             except (AssertionError, UserError) as error:
                 said = f"{title}: {str(error).splitlines()[0]}"
                 break
+            except Exception as error:
+                said = f"{title}: {_unforeseen(error)}"
+                break
         yield Verdict(name, " ".join((law.__doc__ or "").split()), len(cases), said)
+
+
+def _unforeseen(error: Exception) -> str:
+    """Return an error of the method or of a hard example as one line, with its place in the user's file."""
+    lines = str(error).strip().splitlines() or [""]  # the last line of an error in another process
+    place = own_line(error)
+    where = "" if place is None else f" ({place})"
+    return f"{type(error).__name__}: {lines[-1]}{where}"
 
 
 def tried(experiment: Experiment) -> str:

@@ -199,9 +199,13 @@ def now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
+def rounded(value: float) -> float:
+    """Return a number as the log holds it, with seven significant digits, as many as fp32 holds."""
+    return float(f"{value:.7g}")
+
+
 def _plain(value: object) -> object:
-    """Round floats to seven significant digits, as many as fp32 holds; NaN and infinity become
-    None."""
+    """Round floats; NaN and infinity become None."""
     if isinstance(value, float):
-        return float(f"{value:.7g}") if math.isfinite(value) else None
+        return rounded(value) if math.isfinite(value) else None
     return value

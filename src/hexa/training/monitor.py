@@ -106,20 +106,29 @@ class Best:
     """Step of the highest score."""
     waited: int = field(default=0, init=False)
     """Number of scores since then."""
+    judged: int = field(default=0, init=False)
+    """Step of the last score."""
 
     @property
     def state(self) -> dict[str, object]:
         """State for a checkpoint."""
-        return {name: getattr(self, name) for name in ("value", "step", "waited", "reached")}
+        names = ("value", "step", "waited", "reached", "judged")
+        return {name: getattr(self, name) for name in names}
 
     @state.setter
     def state(self, state: Mapping[str, Any]) -> None:
-        for name in self.state:
+        for name in self.state.keys() & state.keys():
             setattr(self, name, state[name])
 
     def judge(self, percent: float, step: int) -> bool:
         """Record an accuracy in percent; return True if it is the highest so far and its weights
-        are to be kept."""
+        are to be kept.
+
+        A second score of the same step changes nothing: a resumed run reads it from the log, and
+        the checkpoint may include it."""
+        if step == self.judged:
+            return False
+        self.judged = step
         if self.until is not None and percent >= self.until:
             self.reached = percent
         if not self.keeps:

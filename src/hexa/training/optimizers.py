@@ -52,7 +52,8 @@ class OptimizerConfig(Config):
     max_gradient_norm: PositiveFloat | None = None
     """Clip the gradient of each parameter tensor to this norm (DINO); none does not clip."""
     final_weight_decay: NonNegativeFloat | None = None
-    """Final weight decay of a half-cosine schedule over the run (DINO); none keeps it constant."""
+    """Final weight decay of a half-cosine schedule over `epochs` (DINO); none keeps it
+    constant."""
     nesterov: bool = False
     """Use Nesterov momentum."""
 
@@ -67,7 +68,7 @@ class OptimizerConfig(Config):
         return self
 
     def weight_decay_at(self, share: float) -> float:
-        """Return λ after this share of the run's steps."""
+        """Return λ after this share of the steps of all epochs."""
         if self.final_weight_decay is None:
             return self.weight_decay
         rest = self.weight_decay - self.final_weight_decay
@@ -226,7 +227,7 @@ class ScheduledOptimizer:
 
     def learning_rate(self, step: int) -> float:
         """Return the learning rate of a step, counted from 0."""
-        at = step * self._planned // self.total_steps
+        at = self._planned_at(step)
         share = learning_rate_share(self.schedule, at, self.epochs, self.steps_per_epoch)
         return float(self.optimizer.defaults["lr"] * share)
 
@@ -259,7 +260,16 @@ class ScheduledOptimizer:
         return float(rate * group.get("rate", 1.0))
 
     def _decay(self, step: int) -> float:
-        return self.config.weight_decay_at(step / self.total_steps)
+        steps = self.epochs * self.steps_per_epoch
+        return self.config.weight_decay_at(self._planned_at(step) / steps)
+
+    def _planned_at(self, step: int) -> int:
+        """Return the step of the planned run at which the schedules are."""
+        return step * self._planned // self.total_steps
+
+    def step_of(self, planned: int) -> int:
+        """Return the first step at which the schedules have reached a step of the planned run."""
+        return -(-planned * self.total_steps // self._planned)
 
     @property
     def may_be_captured(self) -> bool:

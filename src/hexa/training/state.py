@@ -34,11 +34,13 @@ def state_of(trainer: Trainer) -> State:
         "step": trainer.step,
         "total_steps": trainer.optimizer.total_steps,
         "sets": trainer.loader.sets,
+        "starts": trainer.objective.starts,
         "epoch": trainer.epoch,
         "seconds": trainer.clock.total,
         "pauses": trainer.clock.pauses,
         "steps_per_epoch": trainer.steps_per_epoch,
         "fingerprint": trainer.fingerprint,
+        "code": trainer.code,
         "world_size": processes.world_size(),
         "window": sums,
         "watch": trainer.watch.state,
@@ -74,17 +76,24 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     if trainer.config.max_seconds is not None:
         trainer.optimizer.total_steps = state.get("total_steps", trainer.optimizer.total_steps)
         trainer.loader.sets = state.get("sets", trainer.loader.sets)
+    trainer.objective.starts = state.get("starts", trainer.objective.starts)
+    trainer.objective.stretch(trainer.step, trainer.optimizer.step_of)
     trainer.saved_step = trainer.step
     trainer.window.state = state["window"]
     trainer.watch.state = state["watch"]
     trainer.scoring.best.state = state["best"]
+    warnings = []
     before = state["world_size"]
     now = processes.world_size()
-    return (
-        []
-        if before == now
-        else [
+    if before != now:
+        warnings.append(
             f"{before} processes before, {now} now: results differ by rounding and by the "
             "random draws of each process for its images"
-        ]
-    )
+        )
+    code = state.get("code", "")
+    if code and trainer.code and code != trainer.code:
+        warnings.append(
+            f"the file of the recipe has changed since the checkpoint at step {state['step']}; "
+            "from here on the run follows the changed file"
+        )
+    return warnings

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from hexa.config import ConfigError, field_error, reason
+from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 from hexa.runtime.packages import install_extra
 
@@ -57,7 +58,7 @@ def start(name: Name, folder: Path, fields: Mapping[str, Any], resumed: bool = F
     """
     noted: dict[str, str] = {}
     with suppress(OSError, ValueError, TypeError):
-        noted |= json.loads((folder / FILE).read_text(encoding="utf-8"))
+        noted |= parsing.from_json(parsing.read_text(folder / FILE, parsing.MOST_JSON))
     try:
         made = Wandb(folder, fields, noted.get(name) if resumed else None)
         write_text(folder / FILE, json.dumps({**noted, name: made.identity}) + "\n")

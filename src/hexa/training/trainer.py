@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 
 from hexa.config import some
-from hexa.core import Batch
+from hexa.core import Batch, Method
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.objective import Objective
 from hexa.runtime import checkpoints, processes
@@ -20,7 +20,7 @@ from hexa.runtime.signals import Interrupted, Interrupts
 from hexa.training.clock import Clock, TimeLimit
 from hexa.training.config import TrainingConfig
 from hexa.training.graph import Steps, Taken
-from hexa.training.journal import Journal
+from hexa.training.journal import Journal, rounded
 from hexa.training.losses import LossWindow, NonFiniteError, StepFacts, is_finite
 from hexa.training.monitor import Monitor, Scoring, Watch
 from hexa.training.optimizers import ScheduledOptimizer
@@ -54,6 +54,9 @@ class Trainer:
     fingerprint: str = ""
     """Hash of everything that determines the trajectory; a checkpoint with another hash is
     refused."""
+    code: str = ""
+    """Hash of the user's file with the recipe, or empty; a checkpoint with another hash causes a
+    warning."""
     scoring: Scoring = field(default_factory=Scoring)
     """Schedule of the scores and the weights to keep; the default never scores."""
     watch: Watch = field(default_factory=lambda: Watch(None, None))
@@ -136,11 +139,14 @@ class Trainer:
     def _start_epoch(self, epoch: int) -> None:
         """Call the method's `start_epoch`; its time counts as training.
 
-        A pass over the data may take long. A single process saves first and can stop in the middle.
-        With several processes, which may have different numbers of batches in this pass, a stop
-        waits for the next step.
+        A pass over the data may take long, so the trainer saves first. A single process can stop in
+        the middle. With several processes, which may have different numbers of batches in this
+        pass, a stop waits for the next step.
         """
         method = self.objective.method
+        prepares = type(method).start_epoch is not Method.start_epoch
+        if prepares and self.step and processes.world_size() > 1:
+            self.save()
 
         def next_batch(batch: Batch) -> Batch:
             if processes.world_size() == 1:
@@ -219,6 +225,7 @@ class Trainer:
                 reporter.say(f"steps are slow: {sets} passes have new views, the rest repeat them")
             self.optimizer.total_steps = processes.of_main(total, self.device)
             self.loader.sets = sets and processes.of_main(sets, self.device)
+            self.objective.stretch(self.step, self.optimizer.step_of)
 
     def _save_if_due(self) -> None:
         """Save at the end of the run and at the configured epochs and steps. Raises OSError if the
@@ -265,6 +272,8 @@ class Trainer:
         self.objective.method.train()
         if percent is None:
             return
+        # a resumed run reads the score from the log
+        percent = rounded(percent)
         # log warnings first: a logged score then always has its warnings
         self.warn(self._judge(percent))
         facts = {"epoch": self.epoch, "seconds": self.clock.total, "knn": percent}

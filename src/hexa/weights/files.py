@@ -11,14 +11,15 @@ import argparse
 import io
 import pickle
 import re
+import sys
 import warnings
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import safetensors
@@ -26,14 +27,13 @@ import torch
 from torch import Tensor
 
 from hexa.config import UserError, reason
+from hexa.runtime import parsing, pickles
 from hexa.runtime.files import by_plain_name
 
 State = Mapping[str, Tensor]
 
 #: Keys of a checkpoint that are not weights, such as optimizer_states and amp_scaler.
 _NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
-#: First bytes of torch's files, which are zip archives.
-_ZIP = b"PK"
 #: First byte of files of torch before 1.6, which are pickles.
 _PICKLE = b"\x80"
 #: Longest name of a tensor.
@@ -61,17 +61,21 @@ class Weights:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
-def read(path: Path) -> Weights:
+def read(path: Path, within: Path | None = None) -> Weights:
     """Return the tensors of a .safetensors file, a torch checkpoint or a .pkl of arrays. Raises
-    Unreadable in one line."""
-    if path.exists() and not path.is_file():  # reading a pipe may never end
-        raise Unreadable(f"{path}: not a file")
+    Unreadable in one line.
+
+    within: a folder that must contain the file after resolving links.
+    """
     try:
+        parsing.check(path, sys.maxsize, within)
         with path.open("rb") as file:
             begin = file.read(40)
     except OSError as error:
         raise Unreadable(f"{path}: cannot be read ({reason(error)})") from None
-    is_zip = begin.startswith(_ZIP)
+    except UserError as error:
+        raise Unreadable(str(error)) from None
+    is_zip = begin.startswith(pickles.ZIP)
     if path.suffix not in (".safetensors", ".pkl") and not (is_zip or begin.startswith(_PICKLE)):
         # an error page, a Git LFS pointer …
         text = f": it begins with {begin!r}" if begin.isascii() else ""
@@ -84,10 +88,12 @@ def read(path: Path) -> Weights:
                     data = {key: tensors.get_tensor(key) for key in tensors.keys()}  # noqa: SIM118  (it is not a mapping)
                     metadata = tensors.metadata() or {}
             elif path.suffix == ".pkl":
-                data = _Arrays(io.BytesIO(path.read_bytes())).load()
+                content = path.read_bytes()
+                data = _Arrays(io.BytesIO(content), len(content)).load()
             else:
+                pickles.check(name)
                 if is_zip:
-                    _check_parts(path)
+                    _check_sums(path)
                 data = torch.load(name, map_location="cpu", weights_only=True, mmap=is_zip)
     except Exception as error:  # torch raises all sorts of exceptions on damaged bytes
         raise _refusal(path, error) from None
@@ -105,14 +111,11 @@ def read_all(paths: Sequence[Path], where: str) -> Weights:
     return Weights(where, state, containers)
 
 
-def _check_parts(path: Path) -> None:
-    """Raise ValueError unless the parts of a zip archive are stored as they are and match their checksums."""
+def _check_sums(path: Path) -> None:
+    """Raise ValueError unless the parts of a zip archive match their checksums."""
     with zipfile.ZipFile(path) as archive:
         parts = archive.infolist()
-        is_stored = all(part.compress_type == zipfile.ZIP_STORED for part in parts)
-        if not is_stored or sum(part.file_size for part in parts) > path.stat().st_size:
-            raise ValueError("its parts are compressed")
-            # torch can be told to leave checksums out
+        # torch can be told to leave checksums out
         has_sums = any(part.CRC for part in parts if part.filename.endswith("/data.pkl"))
         damaged = archive.testzip() if has_sums else None
         if damaged is not None:
@@ -124,7 +127,7 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
     if isinstance(error, pickle.UnpicklingError) and named:
         # torch's own message advises loading it with weights_only=False
         return Unreadable(
-            f"{path}: refused: it has more than tensors and numbers, and reading that would run code (it names "
+            f"{path}: refused: it has more than tensors and numbers, and reading that could run code or fill the memory (it names "
             f"{named[1] or named[2]}); if you trust it, save only its state_dict (see docs/faq.md)"
         )
     words = reason(error).partition(". ")[0]
@@ -173,6 +176,10 @@ def _checked(weights: Weights) -> Weights:
         is_stored = value.layout == torch.strided and value.device.type == "cpu"
         if not is_stored or value.is_nested or value.is_quantized or value.is_complex():
             raise Unreadable(f"{weights.where}: {name} is not a plain tensor of real numbers")
+        if value.nbytes > value.untyped_storage().nbytes():  # one value can stand for a billion
+            raise Unreadable(
+                f"{weights.where}: {name} has fewer values than its shape; save it with .contiguous()"
+            )
     return weights
 
 
@@ -188,11 +195,12 @@ def _empty(*arguments: Any) -> np.ndarray[Any, Any]:
     return np.empty(0, np.uint8)
 
 
-def _bytes(text: str, encoding: str) -> bytes:
-    """The function that old pickles of bytes call; other encodings are refused."""
-    if encoding not in ("latin1", "latin-1"):
-        raise pickle.UnpicklingError(f"encoding {encoding}")
-    return text.encode("latin-1")
+def _dtype(name: str, *_: Any) -> np.dtype[Any]:
+    """Return the type of numbers that numpy's pickles name; others are refused, since one element
+    of them may have any size."""
+    if not re.fullmatch(r"[fiub][1248]", name):
+        raise pickle.UnpicklingError(f"it names numpy.dtype {name}")
+    return np.dtype(name, copy=True)  # `load_build` changes it
 
 
 _NUMPY = {
@@ -200,14 +208,12 @@ _NUMPY = {
     "ndarray": _empty,
     "_frombuffer": _FROM_BUFFER,
     "scalar": _SCALAR,
-    "dtype": np.dtype,
+    "dtype": _dtype,
 }
-_OTHERS = {("_codecs", "encode"): _bytes, ("collections", "OrderedDict"): OrderedDict}
+_OTHERS = {("_codecs", "encode"): pickles.latin1, ("collections", "OrderedDict"): OrderedDict}
 
 
-class _Arrays(
-    pickle._Unpickler
-):  # the C version allocates memory for as many objects as a file claims to have
+class _Arrays(pickles.Unpickler):
     """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -216,9 +222,18 @@ class _Arrays(
             raise pickle.UnpicklingError(f"it names {module}.{name}")
         return found
 
+    def load_build(self) -> None:
+        if isinstance(self.stack[-2], np.dtype):
+            order = self.stack[-1][1]  # the rest could give its elements another size
+            self.stack[-1] = (3, order, None, None, None, -1, -1, 0)
+        super().load_build()
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**pickles.Unpickler.dispatch}
+    dispatch[pickle.BUILD[0]] = load_build
+
 
 def _tensor(value: Any) -> Any:
     """An array of numbers as a tensor; anything else unchanged."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub":
-        return torch.from_numpy(value.copy())
+    if isinstance(value, np.ndarray) and value.dtype.kind in "fiub" and value.itemsize <= 8:
+        return torch.from_numpy(value.astype(value.dtype.newbyteorder("=")))  # a copy
     return value

@@ -200,7 +200,7 @@ def _of_transformers(fields: Mapping[str, Any], path: Path) -> NetworkConfig | N
     width = int(fields["hidden_size"])
     hidden = fields.get("intermediate_size")
     if hidden is None:
-        hidden = int(width * fields.get("mlp_ratio", 4))
+        hidden = int(width * float(fields.get("mlp_ratio", 4)))
         # width of DINOv2's gated layers; timm counts both halves
         hidden = 2 * ((int(hidden * 2 / 3) + 7) // 8 * 8) if gated else hidden
     activation = str(fields.get("hidden_act", "gelu"))
@@ -285,13 +285,14 @@ def _of_open_clip(fields: Mapping[str, Any], path: Path) -> NetworkConfig:
         what = some(odd)
         raise UserError(f"{path}: a tower with {what}; name timm's: {path.parent}#NETWORK")
     vision = _VISION | given
+    width = int(vision["width"])
     wanted: dict[str, Any] = {
-        "embed_dim": int(vision["width"]),
+        "embed_dim": width,
         "depth": int(vision["layers"]),
-        "num_heads": int(vision["width"]) // int(vision["head_width"]),
+        "num_heads": width // int(vision["head_width"]),
         "patch_size": _side(vision["patch_size"], path),
         "img_size": _side(vision["image_size"], path),
-        "hidden": int(vision["width"] * vision["mlp_ratio"]),
+        "hidden": int(width * float(vision["mlp_ratio"])),
         "act_layer": "quick_gelu" if model.get("quick_gelu") else "gelu",
         "init_values": vision["ls_init_value"],
     }

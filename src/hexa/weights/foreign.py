@@ -26,7 +26,7 @@ from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights import layouts, parts
 from hexa.weights.files import State, Weights
-from hexa.weights.fitting import misfit, own_branch
+from hexa.weights.fitting import misfit, outlined, own_branch
 from hexa.weights.layouts import LAYOUTS, NETWORKS, SUGGESTED, WIDTHS
 from hexa.weights.parts import Part
 from hexa.weights.preparation import Preparation, assumed, of_timm
@@ -140,8 +140,8 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> Match:
     """Return the part of a file that is most similar to a network. Raises UserError if several are,
     or for unknown tensors."""
     where = f"{asked.where}#{config.name}"
-    own = backbones.outline(config).state_dict()
-    if not any(_CHUNKED_BLOCK.match(key) for key in own):
+    own = outlined(config, asked.where).state_dict()
+    if not any(_CHUNKED_BLOCK.search(key) for key in own):
         whole = {_CHUNKED_BLOCK.sub(r"blocks.\1", key): v for key, v in weights.state.items()}
         weights = replace(weights, state=whole)
     found = parts.find(weights, own)
@@ -157,7 +157,7 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> Match:
             f"{asked.where}: unknown tensors next to the network: {some(unknown)}; if the features do not need these, give the network's part: {where}:{part.prefix.rstrip('.')}"
         )
     config = variant(config, part, weights, asked, notes)
-    outline = backbones.outline(config)
+    outline = outlined(config, asked.where)
     own = outline.state_dict()
     state = converted(part, outline, config.name)
     return Match(part, config, outline, state, notes, misfit(own, own_branch(state, own)))

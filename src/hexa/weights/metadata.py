@@ -73,6 +73,7 @@ def of_metadata(weights: Weights) -> Description:
         values = {name: fields[name] for name in NAMES}
         preparation = Preparation(**values, origins=_plain(fields["origins"]))
         info = _plain(fields["info"])
+        info.pop("note", None)  # notes are on how a file was loaded, so no file has any
         content = fields["content"]
     if content != content_hash(weights.state):
         raise Unreadable(
@@ -84,7 +85,7 @@ def of_metadata(weights: Weights) -> Description:
 def of_config(path: Path) -> Description:
     """Return the description in the config.yaml of a run. Raises UserError."""
     with described(str(path), "not the config.yaml of a run"):
-        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML))
+        fields = parsing.from_yaml(parsing.read_text(path, parsing.MOST_YAML, within=path.parent))
         network = NetworkConfig.model_validate(fields["network"])
         like = {"crop": CROP, "interpolation": "bilinear"} | (fields.get("start") or {})
         size = round(fields["views"]["size"] * fields["views"].get("test_scale", 1.0))
@@ -92,6 +93,19 @@ def of_config(path: Path) -> Description:
             network.mean, network.std, size, like["crop"], like["interpolation"]
         )
         return network, preparation, {"recipe": str(fields["recipe"])}
+
+
+#: Errors that values of another kind or size than expected cause.
+_WRONG = (
+    OSError,
+    LookupError,
+    ValueError,
+    TypeError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    StopIteration,
+)
 
 
 @contextmanager
@@ -102,7 +116,7 @@ def described(where: str, what: str) -> Iterator[None]:
     """
     try:
         yield
-    except (OSError, KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except _WRONG as error:
         if isinstance(error, UserError) and str(error).startswith(where):
             raise
         problem = ConfigError.of(error) if isinstance(error, pydantic.ValidationError) else error

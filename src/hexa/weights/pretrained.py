@@ -234,7 +234,7 @@ def _of_folder(folder: Path, branch: str, name: str | None) -> Backbone:
 
 def _of_run(folder: Path, branch: str) -> Backbone:
     if branch == "main" and (folder / WEIGHTS).is_file():
-        return _of_file(folder / WEIGHTS)
+        return _of_file(folder / WEIGHTS, within=folder)
     if not (folder / "config.yaml").is_file():
         raise UserError(
             f"{folder}: no config.yaml, so not a run that has begun; give a run, a folder with the config.json of "
@@ -242,20 +242,22 @@ def _of_run(folder: Path, branch: str) -> Backbone:
         )
     for path in sorted((folder / "checkpoints").glob("step-*.pt"), reverse=True):
         with suppress(Unreadable):  # if it is truncated or damaged, use the previous one
-            return _of_file(path, branch)
+            return _of_file(path, branch, within=folder)
     raise UserError(
         f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`"
     )
 
 
-def _of_file(path: Path, branch: str = "main", name: str | None = None) -> Backbone:
+def _of_file(
+    path: Path, branch: str = "main", name: str | None = None, within: Path | None = None
+) -> Backbone:
     """Return the backbone in a file: hexa's own, described by its metadata; a checkpoint of a run,
-    described by its config.yaml; or one of `layouts.LAYOUTS`."""
+    described by its config.yaml; or one of `layouts.LAYOUTS`. within: as for `files.read`."""
     run = path.absolute().parent.parent
     of_run = path.absolute().parent.name == "checkpoints" and (run / "config.yaml").is_file()
     if branch != "main" and not of_run:
         raise _no_branch(str(path), branch)
-    weights = files.read(path)
+    weights = files.read(path, within)
     if KEY in weights.metadata:
         config, preparation, info = of_metadata(weights)
         state: State = weights.state

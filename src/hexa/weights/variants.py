@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from hexa.config import UserError, nearest
 from hexa.nn import backbones
-from hexa.nn.backbones import NetworkConfig
+from hexa.nn.backbones import NetworkConfig, takes_option
 from hexa.weights.files import State, Weights
 from hexa.weights.layouts import LAYOUTS, NETWORKS
 from hexa.weights.parts import Part
@@ -66,7 +66,8 @@ def variant(
     if is_dinov3:
         config = _with_biases(config, state, asked)
     options = dict(config.options)
-    if "fc_norm.weight" in state and "norm.weight" not in state:
+    is_averaged = "fc_norm.weight" in state and "norm.weight" not in state
+    if is_averaged and takes_option(config, "global_pool"):
         options.setdefault("global_pool", "avg")
     published = "storage_tokens" in state or bool(LAYOUTS[part.layout].renames)
     if is_dinov3 and published and "global_pool" not in options:

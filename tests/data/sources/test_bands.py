@@ -16,8 +16,9 @@ import torch
 from PIL import Image
 
 from hexa.data import open_source
+from hexa.data.sources import bands
 from hexa.data.sources.decode import DecodeError, decode, unit
-from tests.data.image_files import png, saved
+from tests.data.image_files import png, png_values, saved
 from tests.pickles import Calls
 from tests.refusals import one_line
 
@@ -280,3 +281,23 @@ def test_twelve_bit_scaling(tmp_path: Path, bands_of: int, write: Callable[[Any]
         assert grey.dtype == torch.uint16
         found = np.abs(grey[0].numpy() / 65535 - values / 4095).max()
         assert found < 1e-5
+
+
+@pytest.mark.parametrize("interlaced", [False, True], ids=["rows", "interlaced"])
+@pytest.mark.parametrize("colour", [2, 4, 6])
+@pytest.mark.parametrize(
+    "size",
+    [
+        (1, 1),
+        (1, 7),
+        (23, 31),
+    ],
+)
+def test_png_sixteen_bit_values(size: tuple[int, int], colour: int, interlaced: bool) -> None:
+    """Colours of 16 bits keep all their bits, with and without transparency."""
+    values = png_values(colour, 16, *size)
+    found = bands.deep(png(values, colour, 16, interlaced=interlaced), 1000)
+    np.testing.assert_array_equal(found, values)
+    assert found is not None
+    assert found.dtype == np.uint16
+    assert bands.deep(png(png_values(colour, 8), colour, 8), 1000) is None

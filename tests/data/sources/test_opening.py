@@ -18,6 +18,7 @@ from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
 from tests.data.sources.looks import labels_of, reds_of
+from tests.refusals import one_line
 
 
 def write_image(path: Path, value: int, size: tuple[int, int] = (6, 5)) -> Path:
@@ -151,6 +152,50 @@ def test_class_named_train(tmp_path: Path) -> None:
     assert open_source(f"folder:{tmp_path}").splits == ["train", "test"]
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("training_set", "test_set"),
+        ("seg_train", "seg_test"),
+        ("train", "dev"),
+        ("trainset", "eval"),
+    ],
+)
+@pytest.mark.parametrize("above", [".", "images"])
+def test_folders_like_splits(tmp_path: Path, names: tuple[str, str], above: str) -> None:
+    """Split folders of other names are no classes, and are not merged."""
+    for value, name in enumerate(names):
+        write_image(tmp_path / above / name / "ant" / "1.png", value)
+        write_image(tmp_path / above / name / "bee" / "2.png", value)
+    with one_line(r"folders that look like splits .*; name them train and test"):
+        open_source(f"folder:{tmp_path}")
+    assert open_source(f"folder:{tmp_path / above / names[1]}").class_names == ["ant", "bee"]
+
+
+def test_classes_like_splits(tmp_path: Path) -> None:
+    """Classes without sub-folders may be called train and test-tube."""
+    for value, name in enumerate(("a-train", "test-tube", "trains/old")):
+        write_image(tmp_path / name / "1.png", value)
+    assert open_source(f"folder:{tmp_path}").class_names == ["a-train", "test-tube", "trains"]
+
+
+def test_splits_in_a_folder(tmp_path: Path) -> None:
+    """Splits may be in the only folder with images."""
+    for value, name in enumerate(("train/ant", "train/bee", "val/ant", "val/bee")):
+        write_image(tmp_path / "images" / name / "1.png", value)
+        (tmp_path / "labels" / name).mkdir(parents=True)
+        (tmp_path / "labels" / name / "1.txt").write_text("0 0.5 0.5 1 1")
+    train = open_source(f"folder:{tmp_path}")
+    assert train.splits == ["train", "test"]
+    assert labels_of(train) == [0, 1]
+    assert reds_of(train) == [0, 1]
+    assert reds_of(open_source(f"folder:{tmp_path}#test")) == [2, 3]
+    shutil.rmtree(tmp_path / "images" / "val")
+    alone = open_source(f"folder:{tmp_path}")
+    assert alone.labels is None
+    assert alone.paths == ["images/train/ant/1.png", "images/train/bee/1.png"]
+
+
 @pytest.mark.parametrize("name", ["voc", "parquet", "hf", "webdataset", "folder"])
 def test_folder_named_as_a_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -181,3 +226,32 @@ def test_parquet_folder(tmp_path: Path, layout: tuple[str, str]) -> None:
     assert reds_of(train) == [3, 4, 5]
     assert reds_of(test) == [6]
     assert train.fingerprint != test.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("folders", "count"),
+    [
+        (("data/000", "data/001"), 2),
+        (("small", "large"), None),
+        (("cifar10", "cifar100"), None),
+    ],
+)
+def test_parquet_folders(tmp_path: Path, folders: tuple[str, str], count: int | None) -> None:
+    """Numbered folders are one data set; train files of folders with other names are not mixed."""
+    for number, name in enumerate(folders):
+        (tmp_path / name).mkdir(parents=True)
+        write_parquet(tmp_path / name / "train-0.parquet", [number], [number])
+    if count is None:
+        with one_line("its split train has files in "):
+            open_source(f"parquet:{tmp_path}")
+        assert len(open_source(f"parquet:{tmp_path / folders[1]}")) == 1
+    else:
+        assert len(open_source(f"parquet:{tmp_path}")) == count
+
+
+def test_parquet_partitions(tmp_path: Path) -> None:
+    """Files that name no split are partitions of one data set, whatever their folders are called."""
+    for number, name in enumerate(("year=2025/month=may", "year=2026/month=june")):
+        (tmp_path / name).mkdir(parents=True)
+        write_parquet(tmp_path / name / "part-0.parquet", [number], [number])
+    assert len(open_source(f"parquet:{tmp_path}")) == 2

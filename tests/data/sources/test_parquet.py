@@ -42,6 +42,22 @@ def test_parquet_split_byte_limit(tmp_path: Path) -> None:
         open_source(f"parquet:{tmp_path},bytes=11000000")
 
 
+@pytest.mark.parametrize("in_struct", [False, True])
+def test_parquet_claimed_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_struct: bool
+) -> None:
+    """If the footer says that a file is too large, none of it is unpacked."""
+    data = bitmap() + bytes(4_000_000)
+    images = pa.array([{"bytes": data, "path": "a.bmp"}] if in_struct else [data])
+    pq.write_table(
+        pa.table({"image": images, "label": [0]}), tmp_path / "a.parquet", compression="zstd"
+    )
+    assert len(open_source(f"parquet:{tmp_path},bytes=4100000")) == 1
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", lambda *args, **kinds: pytest.fail("read"))
+    with pytest.raises(UserError, match=r"a\.parquet unpacks to more than 3,000,000 bytes"):
+        open_source(f"parquet:{tmp_path},bytes=3000000")
+
+
 def test_parquet_oversized_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row of more bytes than an image may have is unreadable."""
     source = open_source(f"parquet:{bomb(tmp_path / 'train.parquet', 1, 2)}")

@@ -17,6 +17,7 @@ from hexa.data import open_source
 from hexa.data.sources.splits import files_by_split
 from tests.data.image_files import saved
 from tests.data.sources.looks import labels_of
+from tests.refusals import one_line
 
 
 def pack(
@@ -87,10 +88,26 @@ def test_unlabelled_webdataset(tmp_path: Path) -> None:
         ("train_0.tar train_1.tar test_0.tar", {"train": 2, "test": 1}),
         ("train/0000.tar train/0001.tar test/0000.tar", {"train": 2, "test": 1}),
         ("train/data.tar test/data.tar", {"train": 1, "test": 1}),
+        ("in1k-train-0.tar in1k-train-1.tar in1k-validation-0.tar", {"train": 2, "test": 1}),
+        ("cifar_train.tar cifar_test.tar cifar_val.tar", {"train": 1, "test": 1, "val": 1}),
+        ("a/partial-train/0.tar a/partial-test/0.tar", {"train": 1, "test": 1}),
+        ("train/a/0.tar train/b/1.tar val/a/0.tar", {"train": 2, "test": 1}),
+        ("x.tar y.train.tar", {"train": 1, "x": 1}),
+        ("test-of-train-0.tar test-of-val-0.tar", {"test-train": 1, "test-val": 1}),
+        ("my-test-sets/a-0.tar my-test-sets/a-1.tar", {"train": 2}),
+        ("test/0.tar test/1.tar", {"test": 2}),
+        ("cats-0.tar cats-1.tar", {"train": 2}),
+        ("latest_0.tar trains_0.tar", {"latest": 1, "trains": 1}),
+        ("train0.tar train1.tar VAL0.tar", {"train": 2, "test": 1}),
+        ("0-train.tar 1-train.tar 0-test.tar", {"train": 2, "test": 1}),
+        ("train-0.tar train_mini-0.tar val-0.tar", {"train": 1, "train-mini": 1, "test": 1}),
+        ("a1-train-0.tar a1-train-1.tar b-train.tar", {"a1-train": 2, "b-train": 1}),
+        ("train_images.tar test_images.tar", {"train": 1, "test": 1}),
+        ("train-0-of-2-ab12.tar train-1-of-2-cd34.tar", {"train": 2}),
     ],
 )
-def test_numbered_shards(names: str, splits: dict[str, int]) -> None:
-    """Numbers are no splits; folders may be."""
+def test_splits_of_shards(names: str, splits: dict[str, int]) -> None:
+    """A word in the name of a file decides, then one in the names of its folders; numbers are no splits."""
     found = files_by_split(map(Path, names.split()))
     assert {name: len(files) for name, files in found.items()} == splits
 
@@ -107,3 +124,12 @@ def test_webdataset_duplicate_sample_images(tmp_path: Path, second: str) -> None
         match=rf"train.tar: b.jpg and {second} are images of one sample, b; each sample has",
     ):
         open_source(f"webdataset:{tmp_path}")
+
+
+def test_webdataset_without_default_split(tmp_path: Path) -> None:
+    """If no split is called train or test, the user chooses."""
+    for name in ("cats", "dogs"):
+        shard(tmp_path / f"{name}-0.tar", 0)
+    with one_line("no split 'train'; choose one of its splits"):
+        open_source(f"webdataset:{tmp_path}")
+    assert open_source(f"webdataset:{tmp_path}#dogs").split == "dogs"

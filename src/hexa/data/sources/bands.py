@@ -9,8 +9,6 @@ import zlib
 from typing import Any
 
 import numpy as np
-import torch
-import torchvision.io
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -21,6 +19,10 @@ Pixels = NDArray[Any]
 #: Position of the bit depth in a PNG, and the depth of 16 bits.
 _PNG_DEPTH = slice(24, 25)
 _SIXTEEN = b"\x10"
+#: How PIL names the pixels of a 16-bit PNG -> the name by which it reads their lower bytes, or all four bytes of a pixel
+#: in grey and alpha.
+_GREY_AND_ALPHA = "LA;16B"
+_LOWER = {"RGB;16B": "RGB;16L", "RGBA;16B": "RGBA;16L", _GREY_AND_ALPHA: "RGBA"}
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 #: TIFF tag.
 _BITS_PER_SAMPLE = 258
@@ -39,13 +41,32 @@ def deep(data: bytes, max_pixels: int) -> Pixels | None:
     if image.mode == "F" or image.mode.startswith("I"):
         values = np.asarray(image)
         return values.astype(np.uint16) if kind == "PNG" else values
-    if kind == "PNG":  # PIL drops the lower 8 bits of colours
-        pixels = torchvision.io.decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-        return np.asarray(pixels.permute(1, 2, 0))
+    if kind == "PNG":
+        return _png_colours(data, max_pixels)
     bits = image.tag_v2.get(_BITS_PER_SAMPLE, ())
     if image.mode in ("RGB", "RGBA") and 16 in bits:
         return read_tiff(data, max_pixels, len(bits))
     return None
+
+
+def _png_colours(data: bytes, max_pixels: int) -> Pixels | None:
+    """Return the values [H, W, C] of a 16-bit PNG in colour or with transparency; None for others. Raises any error of PIL.
+
+    PIL has no mode for 16-bit colours, but it reads their higher bytes and their lower bytes. torchvision has such a mode,
+    but a damaged file ends the process.
+    """
+    image = pil.opened(data, max_pixels)
+    layout = str(image.tile[0].args) if image.tile else ""
+    if layout not in _LOWER:
+        return None
+    image.tile = [image.tile[0]._replace(args=_LOWER[layout])]
+    lower = np.array(image)
+    if layout == _GREY_AND_ALPHA:
+        return lower.view(">u2").astype(np.uint16)
+    values = np.array(pil.opened(data, max_pixels), dtype=np.uint16)
+    values <<= 8
+    values |= lower
+    return values
 
 
 def check(bands: int, channels: int, hint: str = "") -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,14 +20,19 @@ from hexa.data.sources.source import Labels, Source
 from hexa.data.sources.splits import SPLIT_NAMES, by_split
 from hexa.runtime import paths
 
+#: A word for a split in the name of a folder.
+_SPLIT = re.compile(
+    rf"(?<![a-z])({'|'.join((*SPLIT_NAMES, 'dev', 'eval'))})(set)?(?![a-z])", re.IGNORECASE
+)
+
 
 class FolderSource(Source):
     """Image files in a folder. Sub-folders are classes if there are at least two and if every image is in a sub-folder.
 
     Contents decide which files are images; other files and hidden files are counted in `left_out`. If all sub-folders
     with images have names of splits (train, test, val …), they are the splits, and their sub-folders the classes, with
-    equal numbers in all splits. Otherwise, all images are the split `train`. Raises UserError if two or more sub-folders
-    have names of splits and other sub-folders have images too.
+    equal numbers in all splits. Otherwise, all images are the split `train`. Raises UserError if it is not clear whether
+    sub-folders are splits or classes.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
@@ -60,20 +67,49 @@ class FolderSource(Source):
 
 
 def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
-    """Return {split: folder}; all images are `train` unless all sub-folders with images have names of splits."""
+    """Return {split: folder}, from the folder or from its only sub-folder with images; all images are `train` if neither has splits."""
     names = _folders(root)
+    used = (name for name in names if any(_image_files(root / name, Counter(), inside)))
+    tops = list(itertools.islice(used, 2))
+    if len(tops) == 1 and tops[0].lower() not in SPLIT_NAMES:
+        top = root / tops[0]
+        inner = _split_folders(top, _folders(top), inside, spec)
+        if len(inner) > 1:
+            return inner
+    return _split_folders(root, names, inside, spec) or {"train": root}
+
+
+def _split_folders(
+    root: Path, names: list[str], inside: paths.Inside, spec: str
+) -> dict[str, Path]:
+    """Return {split: folder} if all sub-folders with images have names of splits; otherwise an empty mapping.
+
+    names: all sub-folders. Raises UserError for names of splits next to others, and for folders such as `training_set` that
+    hold further folders.
+    """
     splits = [name for name in names if name.lower() in SPLIT_NAMES]
     others = [name for name in names if name not in splits]
     if splits:
         others = [name for name in others if any(_image_files(root / name, Counter(), inside))]
-    if len(splits) > 1 and others:
+    if splits and not others:
+        return {split: root / name for split, name in by_split(splits).items()}
+    if len(splits) > 1:
         raise UserError(
             f"data '{spec}': {root} has folders named as splits ({some(splits)}) and others "
             f"({some(others)}); move the others, or give one folder, such as {root / splits[0]}"
         )
-    if not splits or others:
-        return {"train": root}
-    return {split: root / name for split, name in by_split(splits).items()}
+    alike = [name for name in names if _SPLIT.search(name) and _is_nested(root / name, inside)]
+    if len(alike) > 1:
+        raise UserError(
+            f"data '{spec}': {root} has folders that look like splits ({some(alike)}); name them "
+            f"train and test, or give one folder, such as {root / alike[0]}"
+        )
+    return {}
+
+
+def _is_nested(folder: Path, inside: paths.Inside) -> bool:
+    """True if a sub-folder has images."""
+    return any(any(_image_files(folder / name, Counter(), inside)) for name in _folders(folder))
 
 
 def _folders(root: Path) -> list[str]:

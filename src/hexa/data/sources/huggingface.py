@@ -11,11 +11,10 @@ from urllib.parse import urlparse
 
 import numpy as np
 import pyarrow.compute as pc
-import yaml
 
 from hexa.config import UserError, nearest, some
 from hexa.data.sources import labels
-from hexa.data.sources.decode import read
+from hexa.data.sources.decode import EXTENSIONS, read
 from hexa.data.sources.parquet import ArrowSource, unpacked
 from hexa.data.sources.source import digest, reported, sample
 from hexa.data.sources.splits import by_split
@@ -29,6 +28,24 @@ _SPLITS = "dataset_dict.json"
 _STATE = "state.json"
 #: Files in which a folder may list its data files.
 _CARDS = ("README.md", ".huggingface.yaml")
+#: Largest card in bytes; ten thousand names of classes take a quarter of that.
+_MOST_CARD = 1 << 20
+#: Suffixes of packed files, and first bytes of their contents. `datasets` unpacks them to the disk, without a limit.
+_PACKED = (".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip", ".7z", ".rar")
+_PACKED_BEGINNINGS = (
+    b"\x1f\x8b",
+    b"BZh",
+    b"\xfd7zXZ\0",
+    b"\x28\xb5\x2f\xfd",
+    b"\x04\x22\x4d\x18",
+    b"PK\x03\x04",
+    b"PK\x05\x06",
+    b"PK\x07\x08",
+    b"7z\xbc\xaf",
+    b"Rar!",
+)
+#: Number of bytes at the beginning of a file that tell whether it is packed.
+_BEGINNING = 8
 #: Remedy for a card that names a file outside of the data set.
 _REMOVE_IT = (
     "only files inside the folder are read; remove this line, or give the images as folder:PATH"
@@ -128,20 +145,24 @@ def _check_files(inside: Inside, files: list[str], whose: str) -> None:
 
 
 def _check_card(path: Path, spec: str) -> None:
-    """Raise UserError if the card of a folder names an address or a path outside of the folder.
+    """Raise UserError if the card of a folder has YAML aliases, or names an address or a path outside of the folder.
 
-    This check precedes `datasets`, which downloads from addresses.
+    This check precedes `datasets`, which downloads from addresses, and which aliases of a kilobyte keep busy forever.
     """
-    from huggingface_hub import DatasetCard
+    from huggingface_hub.repocard import REGEX_YAML_BLOCK
 
     for name in _CARDS:
         file = path / name
         if not file.is_file():
             continue
+        text = parsing.read_text(file, _MOST_CARD)
         if file.suffix == ".md":
-            card = DatasetCard.load(file).data.to_dict()
-        else:
-            card = yaml.safe_load(file.read_text(encoding="utf-8")) or {}
+            block = REGEX_YAML_BLOCK.search(text)
+            text = "" if block is None else block[2]
+        try:
+            card = parsing.from_yaml(text) or {}
+        except UserError as error:
+            raise UserError(f"data '{spec}': {name}: {error}") from None
         configs = [config for config in card.get("configs") or () if isinstance(config, dict)]
         for named in _texts([[one.get("data_files"), one.get("data_dir")] for one in configs]):
             is_address = urlparse(named).scheme or "::" in named
@@ -198,6 +219,9 @@ def _built(path: Path, config: str | None, inside: Inside) -> Any:
     builder = datasets.load_dataset_builder(str(path), config)
     files = [file for split in (builder.config.data_files or {}).values() for file in split]
     _check_files(inside, files, "the folder")
+    for file in files:
+        if _is_packed(file):
+            raise UserError(f"data '{inside.spec}': {file} is a packed file; unpack it first")
     if not os.path.exists(builder.cache_dir):  # otherwise, the files have been unpacked before
         remedy = "write it as several smaller files"
         for table in (Path(file) for file in files if file.endswith(".parquet")):
@@ -205,6 +229,14 @@ def _built(path: Path, config: str | None, inside: Inside) -> Any:
                 pass
     builder.download_and_prepare()
     return builder.as_dataset()
+
+
+def _is_packed(file: str) -> bool:
+    """True for an archive or a compressed file, by its suffix or by its content, except for an image."""
+    suffix = os.path.splitext(file)[1].lower()
+    if suffix in EXTENSIONS:  # opening a million images takes minutes
+        return False
+    return suffix in _PACKED or read(file, _BEGINNING).startswith(_PACKED_BEGINNINGS)
 
 
 def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, str | None, str]:

@@ -17,7 +17,7 @@ from hexa.config import UserError, nearest, some
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.labels import column_of
 from hexa.data.sources.source import Source, digest, reported, sample
-from hexa.data.sources.splits import SPLIT_NAMES, files_by_prefix, files_by_split
+from hexa.data.sources.splits import files_by_split, named_parts, split_of
 from hexa.runtime.paths import Inside, location
 from hexa.runtime.resources import usable_memory
 
@@ -27,6 +27,8 @@ _ROWS = 16
 _LARGE = 64 << 20
 #: Maximum number of bytes that are joined at a time, because joining takes the same memory again.
 _JOINED = 256 << 20
+#: Factor by which sizes in the footer, with the headers of pages, may exceed those in memory.
+_HEADERS = 1.1
 #: Number of rows that are searched for images.
 _LOOKED_AT = 20
 
@@ -57,7 +59,7 @@ class ArrowSource(Source):
 class ParquetSource(ArrowSource):
     """Parquet files with a column of image files (bytes, or structs with bytes) and optionally a label column.
 
-    A folder has train.parquet and test.parquet, or train-00000-of-00002.parquet …; a single file is one split. Encoded
+    Files are named train.parquet and test.parquet, train-00000-of-00002.parquet or otherwise (`files_by_split`). Encoded
     images are kept in memory, at most N bytes for PATH,bytes=N. Without N, all Parquet sources of the process together
     may use half of the memory. Raises UserError if a split unpacks to more. An image of more than a gigabyte is
     unreadable.
@@ -127,8 +129,16 @@ class ParquetSource(ArrowSource):
         )
 
     def _has_images(self, column: str) -> bool:
-        """True if one of the first values of a column, bytes or a struct with bytes, is an image."""
-        rows = pq.ParquetFile(self._read_from[0]).iter_batches(1, columns=[column])
+        """True if one of the first values of a column, bytes or a struct with bytes, is an image.
+
+        Raises UserError for a column that is too large.
+        """
+        path = self._read_from[0]
+        file = pq.ParquetFile(path)
+        for number in range(file.num_row_groups):
+            if _claimed(file.metadata.row_group(number), [column]) > self._most:
+                raise _too_large(path, self._most, self.name, self._remedy)
+        rows = file.iter_batches(1, columns=[column])
         for row in itertools.islice(rows, _LOOKED_AT):
             value = row.column(0)[0].as_py()
             data = value.get("bytes") if isinstance(value, dict) else value
@@ -165,17 +175,26 @@ class ParquetSource(ArrowSource):
 
 
 def _files(root: Path, spec: str) -> dict[str, list[Path]]:
-    """Return {split: files}. Raises UserError if there are no files."""
-    if root.is_file():
-        known = set(files_by_prefix([root])) & set(SPLIT_NAMES)
-        return files_by_split([root]) if known else {"train": [root]}
-    files = sorted(file for file in root.rglob("*.parquet") if file.is_file())
+    """Return {split: files}. Raises UserError if there are no files, or if a split has files of several data sets."""
+    files = [root]
+    if not root.is_file():
+        files = sorted(file for file in root.rglob("*.parquet") if file.is_file())
     if not files:
         raise UserError(
             f"data '{spec}': no .parquet files in {root}; "
             "expected train.parquet, or train-00000-of-00001.parquet and so on"
         )
-    return files_by_split(files)
+    splits = files_by_split(files)
+    for split, of_split in splits.items():
+        # files without a split in their names may be partitions, such as year=2026/part-0.parquet
+        named = (file for file in of_split if split_of(file.name)[0])
+        folders = {named_parts(file.parent.parts): file.parent for file in named}
+        if len(folders) > 1:
+            raise UserError(
+                f"data '{spec}': its split {split} has files in {some(folders.values())}; give one "
+                "folder, or move the files of one data set into one folder"
+            )
+    return splits
 
 
 def _names(chunk: Any) -> list[str | None]:
@@ -196,9 +215,9 @@ def unpacked(
 ) -> Iterator[Any]:
     """Yield columns of the files (default: all columns), a table for each row group, or several for a large row group.
 
-    A file of kilobytes can unpack to gigabytes and claim another size. Rows are therefore unpacked and counted in small
-    batches, or one by one if the first row is large. Raises UserError for more than `most` bytes. spec: name of the
-    source. remedy: end of the message.
+    A file of kilobytes can unpack to gigabytes and claim another size. If the claim is within the limit, rows are therefore
+    unpacked and counted in small batches, or one by one if the first row is large. Raises UserError for more than `most`
+    bytes. spec: name of the source. remedy: end of the message.
     """
     left = most
     for path in files:
@@ -207,17 +226,18 @@ def unpacked(
         empty = empty if columns is None else empty.select(columns)
         yield empty
         for number in range(file.num_row_groups):
+            group = file.metadata.row_group(number)
+            if _claimed(group, columns) > left:
+                raise _too_large(path, most, spec, remedy)
             first = next(file.iter_batches(1, row_groups=[number], columns=columns), empty)
-            said = file.metadata.row_group(number).total_byte_size
+            said = group.total_byte_size
             rows = 1 if max(said, _ROWS * first.nbytes) > _LARGE else _ROWS
             batches: list[Any] = []
             unjoined = 0
             for batch in file.iter_batches(rows, row_groups=[number], columns=columns):
                 left -= batch.nbytes
                 if left < 0:
-                    raise UserError(
-                        f"data '{spec}': {path} unpacks to more than {most:,} bytes, the limit; {remedy}"
-                    )
+                    raise _too_large(path, most, spec, remedy)
                 if batches and unjoined + batch.nbytes > _JOINED:
                     yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
                     batches = []
@@ -225,6 +245,28 @@ def unpacked(
                 batches.append(batch)
                 unjoined += batch.nbytes
             yield pa.Table.from_batches(batches, empty.schema).combine_chunks()
+
+
+def _claimed(group: Any, columns: list[str] | None) -> float:
+    """Return the least number of bytes to which bytes and texts in a row group unpack if the footer of the file is true.
+
+    columns: names of columns (default: all).
+    """
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    beginnings = tuple(f"{name}." for name in columns or ())
+    sizes: list[int] = [
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if chunk.physical_type.endswith("BYTE_ARRAY")
+        and (columns is None or f"{chunk.path_in_schema}.".startswith(beginnings))
+    ]
+    return sum(sizes) / _HEADERS
+
+
+def _too_large(path: Path, most: int, spec: str, remedy: str) -> UserError:
+    return UserError(
+        f"data '{spec}': {path} unpacks to more than {most:,} bytes, the limit; {remedy}"
+    )
 
 
 def class_names(schema: Any, label: str) -> list[str] | None:

@@ -19,7 +19,7 @@ from hexa.config import UserError
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.labels import of_values
 from hexa.data.sources.source import SAMPLED_BYTES, Source, digest, reported, sample
-from hexa.data.sources.splits import files_by_prefix, files_by_split
+from hexa.data.sources.splits import files_by_split
 from hexa.runtime.paths import Inside, location
 
 Value = TypeVar("Value")
@@ -43,8 +43,8 @@ class WebDatasetSource(Source):
     """Samples KEY.jpg (or another image format), with a label in KEY.cls or in the field `label` of KEY.json.
 
     A label is a number or a name. The argument is a folder of shards, a pattern such as shards/train-*.tar or
-    train-{0000..0127}.tar, or one file. The split is the part of a shard's name before the first "-". Shards are indexed
-    once; images are read in any order from their position in the shard, without unpacking.
+    train-{0000..0127}.tar, or one file. Splits are named as in `files_by_split`; a single one is `train`. Shards are
+    indexed once; images are read in any order from their position in the shard, without unpacking.
     """
 
     _read_from: list[Path]
@@ -52,9 +52,9 @@ class WebDatasetSource(Source):
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         shards = _shards(argument, spec)
         Inside(spec, _root(argument)).check(map(str, shards), "the folder")
-        # shards with one common prefix are the split `train`
-        is_one = len(files_by_prefix(shards)) == 1
-        groups = {"train": shards} if is_one else files_by_split(shards)
+        groups = files_by_split(shards)
+        if len(groups) == 1:
+            groups = {"train": shards}
         self._read_from = self._open_split(spec, split, groups)
         self.left_out = Counter()
         found = list(_read(self._read_from, spec, _label, self.left_out))
