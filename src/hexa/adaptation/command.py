@@ -270,7 +270,8 @@ def _with_labels(record: Record, trained: Trained) -> list[str]:
     if not can_judge(judging.classes):
         return [*plan, f"{records.LABELS} none"]
     compared = min(record["compared"], len(judging))
-    return [*plan, wording.labels(judging, trained.data, compared)]
+    new = [note for note in judging.notes() if note not in plan]
+    return [*plan, wording.labels(judging, trained.data, compared), *new]
 
 
 def _notes(trained: Trained, found: Outcome, record: Record) -> list[str]:
