@@ -324,9 +324,9 @@ def _next(run: Path, data: str) -> str:
     from hexa.reporting.runs import read_run
     from hexa.run.names import ADAPTATION, REPORT
 
-    if read_run(run).adaptation is not None:
-        return f"the verdict is in {run / REPORT}"
     if (run / ADAPTATION).is_file():
+        if read_run(run).adaptation is not None:
+            return f"the verdict is in {run / REPORT}"
         return "repeat the same hexa adapt or harden command to get its verdict"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
     with contextlib.suppress(UserError):
