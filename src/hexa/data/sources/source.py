@@ -174,7 +174,7 @@ class Source:
         """Reason why `labels` is None, with a remedy."""
         if self.unlabelled:
             share = f"{self.unlabelled:,} of {len(self.whole):,} images"
-            return f"{share} have no label or a negative one; label all images"
+            return f"a label is missing or negative for {share}; label all images"
         return self.unfit_labels or self.no_labels
 
     @property
