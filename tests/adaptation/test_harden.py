@@ -124,7 +124,7 @@ def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert kept["comparison"]["share"] == 0.5
     # labels that come later, and another price, need no other training
     trained = (tmp_path / "run" / "backbone.safetensors").read_bytes()
-    with pytest.raises(UserError, match="are of one class"):
+    with pytest.raises(UserError, match="needs labels"):
         run(epochs=1, labelled=f"folder:{photos}")
     with monkeypatch.context() as patch:
         patch.setattr(HardenRequest, "outcome", Mock(side_effect=KeyboardInterrupt))

@@ -22,6 +22,8 @@ from hexa.evaluation.split import draw_classes
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
 from tests.conftest import Says
+from tests.data.sources.test_labels import table
+from tests.refusals import one_line
 
 RANDOM = "random:small-resnet-8-8-16"
 
@@ -163,6 +165,25 @@ def test_compare_unjudgeable_labels(tmp_path: Path, says: Says) -> None:
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("labels", "column", "said"),
+    [
+        ([0, 1, None] * 4, "label", "4 of 12 images have no label"),
+        ([0.5, 1.5, 1] * 4, "label", "the column 'label' holds double"),
+        ([0, 1, 2] * 4, "Label", "the column 'Label' is not called label"),
+        ([0, 1, 2] * 4, "label", "0 of 3 classes .* 3 draws too few; give 6 or more"),
+    ],
+)
+def test_reasons_for_missing_labels(
+    tmp_path: Path, labels: list[int], column: str, said: str
+) -> None:
+    table(tmp_path / "train.parquet", labels, column)
+    data = f"parquet:{tmp_path}"
+    with one_line(f"parquet:.*{said}"):
+        compare(CompareRequest(backbones=("pixels:8", "pixels:4"), data=data, images=3))
+    assert any(said[:12] in note for note in open_source(data).notes()) != ("draws" in said)
+
+
 def test_compare_learned_labelled_images(folder: Path) -> None:
     """If a backbone was trained on --data: exact copies are found among all its images, near ones
     among a sample."""
@@ -254,11 +275,11 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     assert groups[0] == groups[1]
     assert "as independent" in labelled.groups_note(found.judge, np.arange(9))
     alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
-    for table, said in (
+    for text, said in (
         ("path,group", "no two images"),
         (alike, "fewer than two classes"),
     ):
-        (tmp_path / "visits.csv").write_text(table)
+        (tmp_path / "visits.csv").write_text(text)
         with pytest.raises(UserError, match=said):
             compare(told)
 

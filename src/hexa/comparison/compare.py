@@ -111,12 +111,7 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     if request.labelled is None:
         data = judging
     labelled.take_groups(judging, request.groups)
-    if request.labelled is None and not labelled.can_judge(judging.classes):
-        raise UserError(
-            "a comparison needs labels; give --labelled, images of two classes or more with at least two "
-            "images each"
-        )
-    labelled.Judge(labelled.labels_of(judging))  # raises UserError before the work
+    labelled.labels_of(judging)  # raises UserError before the work
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     learned = any(_learned_from(one, data) for one in loaded)
     found = of_backbones(named, data, judging, request, progress, learned=learned)
