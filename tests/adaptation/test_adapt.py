@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -104,9 +106,11 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
     assert page.index("Did it help?") < page.index("What ran")
     # again: there is nothing left to do
     assert "is finished" in says(command(weights, photos, out, "--time=20m")).out
+    assert f"verdict is in {out / 'report.html'}" in says(f"resume {out}").out
     # another request does not touch it, and may be planned
-    err = says(command(weights, photos, out, "--time=21m"), status=2).err
-    assert "seconds 1200.0, not 1260.0" in err
+    other = command(weights, photos, out, "--time=21m --epochs=3 --labelled=digits#test")
+    err = says(other, status=2).err
+    assert "--time in seconds 1200.0, not 1260.0; --epochs 2, not 3; repeat" in err
     says(command(weights, photos, out, "--time=21m --plan"))
     # a folder in which nothing was trained takes any
     (out := tmp_path / "planned").mkdir()
@@ -114,6 +118,40 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
         json.dumps({k: kept[k] for k in ("request", "plan", "domain", "compared")})
     )
     assert records.read(out, AdaptRequest(str(weights), "digits"), only_plan=False) is None
+
+
+def test_adapt_changed_labels(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
+    """Labelled images that changed or are others give a new verdict, and the record names them."""
+    photos = shutil.copytree(photos, tmp_path / "photos")
+    out = tmp_path / "run"
+    again = functools.partial(says, command(weights, photos, out, "--time=20m"))
+
+    def labels() -> list[str]:
+        plan = json.loads((out / "adapt.json").read_text())["plan"]
+        return [line for line in plan if line.startswith("labels:")]
+
+    again()
+    assert "(120 images)" in labels()[0]
+    for path in [*(photos / "test").rglob("*.png")][:40]:
+        path.with_name(f"{path.stem} again.png").write_bytes(path.read_bytes())
+    trained = (out / "backbone.safetensors").read_bytes()
+    told = again().out
+    assert "labelled images or their groups have changed" in told
+    assert "is finished" not in told
+    assert ["(160 images)" in line for line in labels()] == [True]
+    (photos / "train" / "000.png").unlink()
+    told = again().out
+    assert "is finished" in told
+    assert "the images of --data have changed" in told
+    kept = (out / "adapt.json").read_bytes()
+    says(command(weights, photos, out, "--time=20m --labelled=digits#test"))
+    assert ["digits#test" in line for line in labels()] == [True]
+    assert "digits#test (450 images)" in (out / "report.html").read_text()
+    again()
+    shutil.rmtree(photos)
+    assert "is finished" in again().out
+    assert json.loads((out / "adapt.json").read_text())["table"] == json.loads(kept)["table"]
+    assert (out / "backbone.safetensors").read_bytes() == trained
 
 
 def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
@@ -284,6 +322,7 @@ def test_adapt_clock_judging_time(
         ("--epohcs=3", "'--epochs'"),
         ("--labeled=x", "'--labelled'"),
         ("--epochs=3 --training.max_seconds=9", "--training.max_seconds"),
+        ("--start.trainable_stages=4", "start.trainable_stages: must be at most 3"),
     ],
 )
 def test_adapt_invalid_options(

@@ -92,7 +92,7 @@ def test_harden_weights_to_report(weights: Path, tmp_path: Path, says: Says) -> 
     # another strength is another training
     other = "--labelled digits#test --max_steps 5 --strength 32 --groups g.csv"
     err = says(command(weights, out, other), status=2).err
-    assert "strength 64.0, not 32.0; price 100.0, not 2.0" in err
+    assert "--strength 64.0, not 32.0; repeat" in err
     err = says(command(weights, out, name="adapt"), status=2).err
     assert "hexa harden" in err
     assert "--out" in err
@@ -124,7 +124,7 @@ def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert kept["comparison"]["share"] == 0.5
     # labels that come later, and another price, need no other training
     trained = (tmp_path / "run" / "backbone.safetensors").read_bytes()
-    with pytest.raises(UserError, match="are of one class"):
+    with pytest.raises(UserError, match="needs labels"):
         run(epochs=1, labelled=f"folder:{photos}")
     with monkeypatch.context() as patch:
         patch.setattr(HardenRequest, "outcome", Mock(side_effect=KeyboardInterrupt))
@@ -140,6 +140,7 @@ def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         "method",
         "views",
         "length",
+        "labels",
     ]
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == trained
     assert run(epochs=1)["table"]["rows"] == kept["table"]["rows"]
@@ -414,7 +415,9 @@ def test_harden_verdict(
         "The result is more robust" if better else "The initial weights are kept"
     )
     assert ("no gain in robustness" in said) == (robust[1] - robust[0] < 10)
-    assert ("more than --price" in said) == (not within or clean[1] == 130)
+    others = said.partition("labels that did not choose")[2].partition(". ")[0]
+    assert ("more than --price" in others) == (clean[1] == 130)
+    assert ("labels that chose the result, the loss is more" in said) == (not within)
     loss = (clean[0] - clean[1] - 2) / 2
     assert lost(before, after).points == pytest.approx(loss)
     assert f"labels that did not choose the result: {loss:+.1f} ± ".replace("-", "−") in said

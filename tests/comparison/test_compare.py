@@ -15,13 +15,15 @@ from sklearn.datasets import load_digits
 
 import hexa
 from hexa.comparison import compare as compare_module, labelled, leakage, verdict
-from hexa.comparison.compare import CompareRequest, compare
+from hexa.comparison.compare import CompareRequest, compare, of_backbones
 from hexa.config import UserError
 from hexa.data import draw_part, open_source
 from hexa.evaluation.split import draw_classes
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import load_backbone
 from tests.conftest import Says
+from tests.data.sources.test_labels import table
+from tests.refusals import one_line
 
 RANDOM = "random:small-resnet-8-8-16"
 
@@ -75,14 +77,15 @@ def test_compare_recipe_names() -> None:
 
 def test_compare_same_backbone_sizes() -> None:
     """A backbone is not better than itself, and sizes are distinguished."""
-    found = compare(
-        CompareRequest(
-            backbones=("pixels:8", "pixels:8", "pixels:4"), data="digits#test", seconds=60
-        )
-    )
+    names = ("pixels:8", "pixels:8", "pixels:4")
+    request = CompareRequest(backbones=names, data="digits#test", seconds=60)
+    found = compare(request)
     assert found.verdict.best is None
     assert "pixels:8 (1) is not significantly better than pixels:8 (2)" in found.verdict.sentence
     assert any("--size N" in note for note in found.notes)
+    sides = {side.name: side.backbone for side in found.sides}
+    of_adapt = of_backbones(sides, found.images, found.images, request)
+    assert not any("--size" in note for note in of_adapt.notes)  # adapt has no such option
     assert [side.size for side in found.sides] == [8, 8, 4]
     assert found.verdict.pairs[0].differences[labelled.DECIDING].points == 0
     assert found.verdict.pairs[1].differences["k-NN"].sign == -1
@@ -172,6 +175,25 @@ def test_compare_unjudgeable_labels(tmp_path: Path, says: Says) -> None:
     told = says(f"compare {RANDOM} pixels:8 --data folder:{tmp_path} --out {out}", status=2).err
     assert "--labelled" in told
     assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "column", "said"),
+    [
+        ([0, 1, None] * 4, "label", "a label is missing or negative for 4 of 12"),
+        ([0.5, 1.5, 1] * 4, "label", "the column 'label' holds double"),
+        ([0, 1, 2] * 4, "Label", "the column 'Label' is not called label"),
+        ([0, 1, 2] * 4, "label", "0 of 3 classes .* 3 draws too few; give 6 or more"),
+    ],
+)
+def test_reasons_for_missing_labels(
+    tmp_path: Path, labels: list[int], column: str, said: str
+) -> None:
+    table(tmp_path / "train.parquet", labels, column)
+    data = f"parquet:{tmp_path}"
+    with one_line(f"parquet:.*{said}"):
+        compare(CompareRequest(backbones=("pixels:8", "pixels:4"), data=data, images=3))
+    assert any(said[:12] in note for note in open_source(data).notes()) != ("draws" in said)
 
 
 def test_compare_learned_labelled_images(folder: Path) -> None:
@@ -268,11 +290,11 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     assert groups[0] == groups[1]
     assert "as independent" in labelled.groups_note(found.judge, np.arange(9))
     alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
-    for table, said in (
+    for text, said in (
         ("path,group", "no two images"),
         (alike, "fewer than two classes"),
     ):
-        (tmp_path / "visits.csv").write_text(table)
+        (tmp_path / "visits.csv").write_text(text)
         with pytest.raises(UserError, match=said):
             compare(told)
 

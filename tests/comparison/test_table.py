@@ -41,6 +41,16 @@ def test_unequal_class_comparison(tmp_path: Path, lopsided: Path, says: Says) ->
     assert "most frequent class" in (tmp_path / "compare.html").read_text()
 
 
+def test_many_backbones(tmp_path: Path, lopsided: Path, says: Says) -> None:
+    """Numbers stand for the names of four backbones, which do not fit into 80 columns."""
+    names = [f"random:small-resnet-8-{width}" for width in (4, 5, 6, 7)]
+    told = says(f"compare {' '.join(names)} --data {lopsided} --out {tmp_path}").out
+    lines = [" ".join(line.split()) for line in told.splitlines()]
+    assert lines[:4] == [f"({number}) {name}" for number, name in enumerate(names, 1)]
+    assert lines[4] == "(1) (2) (3) (4)"
+    assert any(line.startswith("− (1) ") for line in lines)
+
+
 def test_balanced_accuracy_class_means() -> None:
     """Balanced accuracies are means over classes."""
     source = open_source("digits", "test")

@@ -43,7 +43,7 @@ def test_pixel_limit_everywhere(tmp_path: Path) -> None:
         )
     notes: list[str] = []
     visualize(run, None, tmp_path / "a.png", num_images=20, notes=notes)
-    assert sum("1 images could not be read" in note for note in notes) == 1
+    assert sum("1 unreadable image skipped" in note for note in notes) == 1
     backbone = load_backbone("random:small-resnet-4-8")
     assert (
         embed(backbone, data, tmp_path / "a.npz", max_image_pixels=1000, **QUIET).num_images == 20

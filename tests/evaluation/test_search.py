@@ -287,19 +287,26 @@ def test_hostile_origin_code(
     assert "does not say which backbone made its features" in err
 
 
-def test_search_command(file: Path, says: Says) -> None:
+def test_search_command(file: Path, tmp_path: Path, says: Says) -> None:
     said = says(f"search {file} --duplicates --least 0.9").out
     assert "2 groups among 30 images at --least 0.9" in said
     assert "at --least 0.95" in says(f"search {file} --duplicates").out
     found = json.loads(says(f"search {file} --outliers --count 3 --json").out)
     assert len(found) == 3
     assert set(found[0]) == {"paths", "similarity", "score", "reason", "nearest"}
+    page = tmp_path / "outliers.html"
+    says(f"search {file} --outliers --count 3 --html {page}")
+    assert "<h1>The most unusual images</h1>" in page.read_text()
+    assert f"{found[0]['similarity']:.3f} to the fifth nearest image" in page.read_text()
     said = says(f"search {file} --like elsewhere/7.png --count 1").out
     assert "most similar to 7.png\n" in said
     err = says(f"search {file} --duplicates --least 2", status=2).err
     assert "--least" in err
     err = says(f"search {file} --duplicates --outliers", status=2).err
     assert "give one of --duplicates, --outliers and --like" in err
+    (labels := tmp_path / "labels.csv").write_text("path,label")
+    err = says(f"search {labels} --outliers", status=2).err
+    assert "labels.csv: not an intact file of features" in err
 
 
 # -- files of others ---------------------------------------------------------------------------------------------------

@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from hexa import recipes
+from hexa.config import ConfigError, UserError
 from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.evaluation import evaluate
 from hexa.evaluation.features import transform_of
+from hexa.recipes.experiment import override
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.evaluation.given import QUIET, SMALL
 
@@ -48,3 +52,19 @@ def test_preparation_in_result(file: str) -> None:
     assert plain["transform"]["size"] == 8
     assert other["transform"]["size"] == 16
     assert "mean 0.1,0.9,0.1, size 16 (given)" in other["notes"][0]
+
+
+@pytest.mark.parametrize(("name", "value"), [("mean", 128), ("mean", -0.1), ("std", 58.4)])
+def test_statistics_of_other_pixels(name: str, value: float) -> None:
+    """A mean or deviation that is not of pixels in [0, 1] is refused, in evaluation and training."""
+    with pytest.raises(UserError, match=f"^{name} must be from 0 to 1"):
+        load_backbone("random:small-resnet-8", **{name: value})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=rf"^network\.{name}: must be from 0 to 1"):
+        override(recipes.get("digits-moco-v2"), {f"network.{name}": value})
+
+
+def test_image_of_one_pixel() -> None:
+    """The smallest image is one pixel."""
+    grey = torch.full((3, 9, 8), 100, dtype=torch.uint8)
+    found = EvaluationTransform(load_backbone("pixels:1").image_size)(grey)
+    assert torch.equal(found, grey[:, :1, :1])

@@ -150,7 +150,7 @@ def test_missing_report_files(make_run: MakeRun, tmp_path: Path, missing: tuple[
     for name in ("metrics.jsonl", "config.yaml", "environment.json"):
         assert (f"{name} is missing" in page.text) == (name in missing)
     assert bool(charts(page)) == ("metrics.jsonl" not in missing)
-    assert ("no pictures" in page.text) == ("gallery.png" in missing)
+    assert (f"hexa report {folder} --data SOURCE --out" in page.text) == ("gallery.png" in missing)
     sections = [attributes["id"] for attributes in page.all("section")]
     assert ("examples" in sections) == ("gallery.png" not in missing)
     assert ("evaluation" in sections) == ("results.json" not in missing)

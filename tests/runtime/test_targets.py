@@ -56,6 +56,6 @@ def test_unwritable_targets(here: Path, name: str, said: str) -> None:
 def test_target_folders(here: Path) -> None:
     assert files.check_target_folder("runs/new") == Path("runs/new")
     for name in ("file", "file/new", "loop/new"):
-        with pytest.raises(UserError):
+        with pytest.raises(UserError, match=f"^--out {name}: "):
             files.check_target_folder(name)
     assert not Path("runs").exists()

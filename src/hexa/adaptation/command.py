@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hexa import recipes
-from hexa.adaptation import record as records
+from hexa.adaptation import record as records, wording
 from hexa.adaptation.given import Budget, Given, Say, first_draft
 from hexa.adaptation.looking import FEWEST, all_whole, look
 from hexa.adaptation.record import Record
@@ -20,6 +20,7 @@ from hexa.comparison.labelled import Judge, can_judge, labels_of, take_groups
 from hexa.config import UserError
 from hexa.data import Source, open_source
 from hexa.data.loading.loaders import check_batch_size
+from hexa.data.sources.source import digest
 from hexa.evaluation.features import transform_of
 from hexa.recipes import experiment as experiments
 from hexa.recipes.experiment import Experiment, override
@@ -101,6 +102,12 @@ def _begin(
     Runs on rank 0 alone.
     """
     record = records.read(out, request, only_plan)
+    if (
+        record is not None
+        and "verdict" in record
+        and _has_new_labels(request, out, record, console)
+    ):
+        record = records.to_judge(record, request)
     if record is None:
         if out.exists() and not only_plan:
             is_ours(out)  # raises before the work if the folder holds something else
@@ -123,6 +130,34 @@ def _begin(
         with mine(out):
             records.write(out, record)
     return record, (out / CONFIG).is_file()
+
+
+def _has_new_labels(request: AdaptRequest, out: Path, record: Record, console: Console) -> bool:
+    """Return True if the labelled images of a finished run have changed since its verdict, and print other changes."""
+    try:
+        experiment = experiments.load(out / CONFIG)
+        data = open_images(experiment)
+        judging = _judging(request, data, experiment)
+    except (UserError, OSError):  # without images, the verdict stands
+        return False
+    prints = record.get("fingerprints", {})
+    content = _content(judging)
+    if can_judge(judging.classes) and prints.get("--labelled", content) != content:
+        console.print(
+            "the labelled images or their groups have changed: computing the verdict again"
+        )
+        return True
+    if prints.get("--data", data.fingerprint) != data.fingerprint:
+        console.print(
+            "the images of --data have changed; to train on the current ones, give another --out"
+        )
+    return False
+
+
+def _content(judging: Source) -> str:
+    """Return a digest of the labelled images and their groups."""
+    groups = judging.groups()
+    return judging.fingerprint if groups is None else digest(judging.fingerprint, groups.tobytes())
 
 
 def _planned(request: AdaptRequest, budget: Budget) -> Record:
@@ -151,7 +186,7 @@ def _planned(request: AdaptRequest, budget: Budget) -> Record:
         "plan": [*made.lines, *dict.fromkeys([*source.notes(), *judging.notes()])],
         "compared": made.compared,
         "domain": seen.domain,
-        "fingerprints": {"--data": source.fingerprint, "--labelled": judging.fingerprint},
+        "fingerprints": {"--data": source.fingerprint, "--labelled": _content(judging)},
     }
     if made.experiment is None:
         return record | {"verdict": made.lines[-1], "kept": "start"}
@@ -194,8 +229,11 @@ def _conclude(
     if not (out / CONFIG).is_file():  # export would create the folder again
         raise UserError(f"{out / CONFIG}: no such file")
     notes = [*found.notes, *_notes(trained, found, record)]
+    prints = record.get("fingerprints", {}) | {"--labelled": _content(trained.judging)}
     record = {
         **{name: value for name, value in record.items() if name != "experiment"},
+        "plan": _with_labels(record, trained),
+        "fingerprints": prints,
         "verdict": found.verdict,
         "kept": "start" if found.winner is trained.start else "result",
         "table": {"header": found.table.header, "rows": found.table.rows},
@@ -210,6 +248,19 @@ def _conclude(
         console.print(line)
     _say_verdict(record, out, console)
     return record
+
+
+def _with_labels(record: Record, trained: Trained) -> list[str]:
+    """Return the lines of the plan, with a line on the labelled images if they are not those of the plan."""
+    plan: list[str] = record["plan"]
+    if any(line.startswith(records.LABELS) for line in plan):
+        return plan
+    judging = trained.judging
+    if not can_judge(judging.classes):
+        return [*plan, f"{records.LABELS} none"]
+    compared = min(record["compared"], len(judging))
+    new = [note for note in judging.notes() if note not in plan]
+    return [*plan, wording.labels(judging, trained.data, compared), *new]
 
 
 def _notes(trained: Trained, found: Outcome, record: Record) -> list[str]:
@@ -229,7 +280,8 @@ def _notes(trained: Trained, found: Outcome, record: Record) -> list[str]:
         )
     prints = record.get("fingerprints", {})
     for source, name in {trained.judging: "--labelled", trained.data: "--data"}.items():
-        if prints.get(name, source.fingerprint) != source.fingerprint:
+        content = _content(source) if name == "--labelled" else source.fingerprint
+        if prints.get(name, content) != content:
             notes.append(
                 f"the images of {name} changed after the plan; the scores are for the "
                 f"{len(source):,} current images"

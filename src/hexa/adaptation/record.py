@@ -18,10 +18,14 @@ from hexa.runtime.files import write_text
 
 Record = dict[str, Any]
 
+#: Start of the plan's line on the labelled images.
+LABELS = "labels:"
 #: Changing only these options recomputes the verdict without training.
 _JUDGING = {"labelled", "groups", "price"}
 #: If one of these fields is set, labels influence the training, so that other labels need a new training.
 _DECIDING = {"monitor.keep_best", "monitor.until"}
+#: Options on the command line whose names differ from those in the record.
+_SPELLED = {"backbone": "BACKBONE", "seconds": "--time in seconds"}
 #: Maximum number of images for a recomputed verdict.
 _MOST = 2000
 
@@ -33,6 +37,7 @@ class _Begun(pydantic.BaseModel):
     plan: list[str]
     domain: str
     compared: int
+    fingerprints: dict[str, str] = {}
 
 
 def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
@@ -61,14 +66,18 @@ def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
     if not other:
         return dict(record)
     if set(other) <= _JUDGING and not ("labelled" in other and _DECIDING & request.fields.keys()):
-        return _to_judge(record, request, by_price=other == ["price"])
+        return to_judge(record, request, by_price=other == ["price"])
     if only_plan:
         return None
     if "command" in other:
         raise UserError(
             f"{out} belongs to hexa {theirs['command']}, not to hexa {request.command}; give another --out"
         )
-    listed = "; ".join(f"{name} {theirs.get(name)}, not {ours.get(name)}" for name in other)
+    needs = [name for name in other if name not in _JUDGING] or other
+    listed = "; ".join(
+        f"{_SPELLED.get(name, f'--{name}')} {theirs.get(name)}, not {ours.get(name)}"
+        for name in needs
+    )
     raise UserError(
         f"{out} belongs to a command with other options: {listed}; repeat that command, or give another --out"
     )
@@ -80,12 +89,17 @@ def _options(request: Record) -> Record:
     return request | {"fields": None} | (fields if isinstance(fields, dict) else {})
 
 
-def _to_judge(record: Record, request: AdaptRequest, by_price: bool) -> Record:
-    """Return the record of a trained run without its verdict. by_price: only --price has changed."""
-    names = ("plan", "domain", "experiment", "compared")
+def to_judge(record: Record, request: AdaptRequest, by_price: bool = False) -> Record:
+    """Return the record of a trained run without its verdict and without facts about the labelled images.
+
+    by_price: only --price has changed.
+    """
+    names = ("domain", "experiment", "compared")
     kept = {name: record[name] for name in names if name in record}
+    kept["plan"] = [line for line in record["plan"] if not line.startswith(LABELS)]
+    prints = record.get("fingerprints", {})
+    kept["fingerprints"] = {name: prints[name] for name in prints if name == "--data"}
     if not by_price:
-        kept["plan"] = [line for line in record["plan"] if not str(line).startswith("labels:")]
         kept["compared"] = _MOST
     return kept | {"request": request.record}
 

@@ -258,13 +258,17 @@ def decide(
     attacks = ", ".join(f"{change(name)} at {name.removeprefix('APGD of ')}" for name in ATTACKED)
     if CLEAN in before.values:
         loss = lost(before, after)
-        more_than = not within or loss.points - loss.half > price
-        better = more and not more_than
+        more_than = loss.points - loss.half > price
+        better = more and within and not more_than
         said = f"Robust accuracy under {attacked}: {attacks}. "
         said += f"Clean accuracy: {CLEAN} {change(CLEAN)}{own}, {NEAREST} {change(NEAREST)}. "
         said += f"Loss of clean accuracy on the labels that did not choose the result: {loss.said(' points')}"
         if more_than:
             said += f", more than --price {price:g}"
+        if not within:
+            said += (
+                f". On the labels that chose the result, the loss is more than --price {price:g}"
+            )
     else:
         better = more
         kept = unlabelled.kept(before.features, after.features).mean()

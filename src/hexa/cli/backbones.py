@@ -32,6 +32,9 @@ from hexa.evaluation import protocols
 if TYPE_CHECKING:
     from hexa.config import Config
 
+#: Maximum number of backbones whose names fit into the header of a table in 80 columns.
+_MOST_NAMED = 3
+
 
 @contextmanager
 def _together() -> Iterator[None]:
@@ -174,7 +177,12 @@ def compare(given: Given, extra: Fields) -> None:
         print(json.dumps(found.record, indent=2))
         return
     console = Console()
-    console.print(verdict.table(found.sides, found.verdict).terminal())
+    numbers = None
+    if len(found.sides) > _MOST_NAMED:
+        numbers = [f"({place})" for place in range(1, len(found.sides) + 1)]
+        pairs = zip(numbers, found.sides, strict=True)
+        say(*(f"{number} {side.name}" for number, side in pairs))
+    console.print(verdict.table(found.sides, found.verdict, numbers).terminal())
     say(
         *map(_remark, (given.backbone, *given.backbones)),
         *(f"note: {note}" for note in found.notes),

@@ -83,6 +83,7 @@ def search(given: Given, extra: Fields) -> None:
     paths = [path for one in files for path in one.paths]
     summary = f"{len(paths):,} images"
     asked = None
+    columns = ""
     with progress_bar() as progress:
         progress("comparing the images", 0, 0)
         if len(files) == 2:
@@ -95,11 +96,13 @@ def search(given: Given, extra: Fields) -> None:
             )
         elif given.duplicates:
             found = first.duplicates(given.least)
-            title = "Near-duplicates: highest and lowest similarity in the group, paths"
+            title = "Near-duplicates"
+            columns = ": highest and lowest similarity in the group, paths"
             summary = f"{counted(len(found), 'group')} among {summary} at --least {least:g}"
         elif given.outliers:
             found = first.outliers(given.count)
-            title = "The most unusual images: score, reason, similarity to the fifth nearest image, path"
+            title = "The most unusual images"
+            columns = ": score, reason, similarity to the fifth nearest image, path"
         else:
             found, asked = _like(first, given)
             title = f"Images most similar to {asked.path}"
@@ -109,7 +112,7 @@ def search(given: Given, extra: Fields) -> None:
     if given.json:
         print(json.dumps([_fields(one, paths) for one in found], indent=2))
         return
-    say(title, *map(_line, found), summary)
+    say(title + columns, *map(_line, found), summary)
     say(f"written to {given.html}" if given.html is not None else "")
 
 

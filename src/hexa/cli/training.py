@@ -321,9 +321,12 @@ def _next(run: Path, data: str) -> str:
     """Return the next useful command for these images."""
     from hexa.config import UserError
     from hexa.data import open_source
-    from hexa.run.names import ADAPTATION
+    from hexa.reporting.runs import read_run
+    from hexa.run.names import ADAPTATION, REPORT
 
     if (run / ADAPTATION).is_file():
+        if read_run(run).adaptation is not None:
+            return f"the verdict is in {run / REPORT}"
         return "repeat the same hexa adapt or harden command to get its verdict"
     command = ["hexa", "evaluate", "knn", str(run), "--data", data]
     with contextlib.suppress(UserError):

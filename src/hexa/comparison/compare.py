@@ -111,17 +111,14 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     if request.labelled is None:
         data = judging
     labelled.take_groups(judging, request.groups)
-    if request.labelled is None and not labelled.can_judge(judging.classes):
-        raise UserError(
-            "a comparison needs labels; give --labelled, images of two classes or more with at least two "
-            "images each"
-        )
-    labelled.Judge(labelled.labels_of(judging))  # raises UserError before the work
+    labelled.labels_of(judging)  # raises UserError before the work
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     learned = any(_learned_from(one, data) for one in loaded)
     found = of_backbones(named, data, judging, request, progress, learned=learned)
     notes = [*dict.fromkeys([*data.notes(), *judging.notes()]), *found.notes]
     taught = [name for name, one in named.items() if _learned_from(one, judging)]
+    if len({one.image_size for one in loaded}) > 1:
+        notes.append("each backbone has its own image size; --size N sets one size for all")
     if taught and found.judge is not None:
         notes.append(
             f"{some(taught)} was trained on the labelled images, without their labels; give other images by --labelled"
@@ -231,7 +228,5 @@ def of_backbones(
     notes += [
         f"{name}: {one.info['note']}" for name, one in backbones.items() if "note" in one.info
     ]
-    if len({side.size for side in sides}) > 1:
-        notes.append("each backbone has its own image size; --size N sets one size for all")
     decision = from_main(functools.partial(verdict.by_labels, sides, trials))
     return Comparison(tuple(sides), decision, images, judge, tuple(notes), twins)

@@ -134,13 +134,8 @@ class Judge:
         stream = Stream(seed).child("comparison")
         self.labels = labels
         self.seed = seed
-        counts = np.bincount(labels)
-        if (counts > 1).sum() < 2:
-            raise UserError(
-                f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two "
-                "labelled images or more, and a comparison needs two such classes; label more "
-                "images"
-            )
+        if not can_judge(labels):
+            raise UserError(f"{_too_few(labels)}; label more images")
 
         def split(groups: Rows | None) -> None:
             self.groups = groups
@@ -353,12 +348,27 @@ def take_groups(source: Source, spec: str | None) -> None:
 
 
 def labels_of(source: Source) -> Rows:
-    """Return the class of every image. Raises UserError if images have no class or several classes."""
-    if source.classes is None:
-        problem = (
-            "are of one class or have no labels" if source.labels is None else "are multi-label"
-        )
+    """Return the class of every image. Raises UserError, with the reason, if these labels cannot score a backbone."""
+    if source.labels is None:
         raise UserError(
-            f"the images of {source!r} {problem}; give images with labels, in two class folders or more, or by a column"
+            f"a comparison needs labels (--labelled), but {source!r} has none; {source.why_unlabelled}"
         )
+    if source.classes is None:
+        raise UserError(f"{source!r} is multi-label; give --labelled, images of one class each")
+    if not can_judge(source.classes):
+        remedy = "label more images, or give --labelled"
+        drawn = source.drawn
+        if drawn is not None and can_judge(source.whole.classes):
+            needed = 2 * len(np.unique(source.classes))
+            remedy = f"--images {drawn.images} draws too few; give {needed} or more"
+        raise UserError(f"{source!r}: {_too_few(source.classes)}; {remedy}")
     return source.classes
+
+
+def _too_few(labels: Rows) -> str:
+    """Return a sentence on labels that fail `can_judge`."""
+    counts = np.bincount(labels)
+    return (
+        f"{int((counts > 1).sum())} of {int((counts > 0).sum())} classes have two labelled images "
+        "or more, and a comparison needs two such classes"
+    )

@@ -130,12 +130,13 @@ def by_labels(sides: Sequence[Side], trials: int = 1) -> Verdict:
     return Verdict(None if rivals else top, said, tuple(pairs))
 
 
-def table(sides: Sequence[Side], verdict: Verdict) -> Table:
+def table(sides: Sequence[Side], verdict: Verdict, names: Sequence[str] | None = None) -> Table:
     """Return a table with a row for each measure: name with an arrow for the better direction, and all sides.
 
-    For two sides, the difference is a further column. For more sides, differences are a row below each measure.
+    For two sides, the difference is a further column. For more sides, differences are a row below each measure. names:
+    headers of the columns (default: the names of the sides).
     """
-    names = [side.name for side in sides]
+    names = names or [side.name for side in sides]
     first = names[0]
     header = ["", *names]
     rows = [["image size, px", *(str(side.size) for side in sides)]]

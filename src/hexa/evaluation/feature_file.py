@@ -214,7 +214,8 @@ def read(path: Path | str) -> FeatureFile:
         read_arrays = _read_parquet if path.suffix == ".parquet" else _read_npz
         return _checked(path, read_arrays(path, status.st_size))
     except Exception as error:  # readers raise whatever Python does on damaged content
-        why = getattr(error, "strerror", None) or f"not an intact {path.suffix}"
+        kind = path.suffix if path.suffix in (".npz", ".parquet") else "file of features"
+        why = getattr(error, "strerror", None) or f"not an intact {kind}"
         if isinstance(error, UserError):
             why = str(error)
         raise UserError(f"{path}: {why}; give a .npz or .parquet that hexa embed wrote") from None

@@ -119,14 +119,10 @@ def _labelled(
     source = sources.open_source(
         data, split, max_image_pixels=request.max_image_pixels, channels=channels
     )
-    if source.unlabelled:
-        raise UserError(
-            f"{source!r}: {source.unlabelled:,} images have no label or a negative one; label all of them"
-        )
     if source.labels is None:
-        remedy = source.unfit_labels or "give two or more class folders, or a column called label"
         raise UserError(
-            f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; {remedy}"
+            f"data '{data}' has no labels in its split {source.split}, which an evaluation needs; "
+            f"{source.why_unlabelled}"
         )
     return source
 

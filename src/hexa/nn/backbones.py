@@ -21,7 +21,13 @@ from torchvision.models.resnet import BasicBlock
 
 from hexa.config import Config, UserError, field_error, nearest, reason
 from hexa.entry_points import added
-from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels
+from hexa.nn.normalize import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    OF_OTHER_PIXELS,
+    Channels,
+    of_unit_pixels,
+)
 
 #: Largest width: wider networks would fill the memory.
 _WIDEST = 4096
@@ -81,6 +87,8 @@ class NetworkConfig(Config):
                 raise field_error(
                     name, f"{len(values)} numbers for {self.channels} channels; give one each"
                 )
+            if not of_unit_pixels(values):
+                raise field_error(name, OF_OTHER_PIXELS)
         return self
 
 

@@ -20,14 +20,19 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 CIFAR_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR_STD = (0.2023, 0.1994, 0.2010)
 
+#: Reason to refuse a mean or standard deviation that is not of pixels in [0, 1].
+OF_OTHER_PIXELS = (
+    "must be from 0 to 1, because pixels are; divide values for pixels up to 255 by 255"
+)
+
 
 def mean_of(values: object, channels: int | None = None) -> Channels:
-    """Check and return finite numbers, one per channel. Raises UserError."""
+    """Check and return numbers from 0 to 1, one per channel. Raises UserError."""
     return _numbers("mean", values, -math.inf, channels)
 
 
 def std_of(values: object, channels: int) -> Channels:
-    """Check and return finite numbers > 0, one per channel. Raises UserError."""
+    """Check and return numbers above 0 and at most 1, one per channel. Raises UserError."""
     return _numbers("std", values, 0, channels)
 
 
@@ -45,7 +50,16 @@ def _numbers(name: str, values: object, above: float, channels: int | None) -> C
         raise UserError(
             f"{name} must be {kind}, one per channel, got {shorten(repr(values), 80, placeholder=' …')}"
         )
+    if not of_unit_pixels(numbers):
+        raise UserError(
+            f"{name} {OF_OTHER_PIXELS}, got {shorten(repr(values), 80, placeholder=' …')}"
+        )
     return tuple(numbers)
+
+
+def of_unit_pixels(values: Sequence[float]) -> bool:
+    """Return True if these can be means or standard deviations of pixels in [0, 1]."""
+    return all(0 <= value <= 1 for value in values)
 
 
 class Normalize(nn.Module):

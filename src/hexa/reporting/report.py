@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,7 +63,8 @@ def _picture(run: Run) -> tuple[str, str]:
     path = run.folder / GALLERY
     try:
         if not path.exists():
-            why = "no pictures; hexa report … --data SOURCE makes them"
+            folder = shlex.quote(str(run.folder))
+            why = f"no pictures; hexa report {folder} --data SOURCE --out FILE.html draws them"
             return "", why if run.config else ""
         parsing.check(path, _LARGEST_FILE, within=run.folder)
         content = path.read_bytes()

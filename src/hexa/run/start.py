@@ -39,6 +39,12 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
             raise field_error(
                 f"network.{name}", f"the weights {config.weights} have {own}; leave out this field"
             )
+    stages = start.count_stages(backbone.network)
+    if (config.trainable_stages or 0) > stages:
+        raise field_error(
+            "start.trainable_stages",
+            f"must be at most {stages}, the number of stages of {theirs.name}, or none for all; got {config.trainable_stages}",
+        )
     network = theirs.model_dump(mode="json") | {"mean": backbone.mean, "std": backbone.std}
     views = experiment.views
     size = views.size if "views.size" in given else backbone.image_size
@@ -53,7 +59,7 @@ def begin_from_weights(experiment: Experiment, given: Collection[str] = ()) -> E
     is_muon = experiment.optimizer.name == "muon" and "optimizer.name" not in given
     if is_muon and not start.convolves(backbone.network):
         changes |= _BY_ADAMW
-        if start.count_stages(backbone.network) > 1:
+        if stages > 1:
             changes |= _BY_STAGE
     changes = {path: value for path, value in changes.items() if path not in given}
     if "views.test_scale" in given:

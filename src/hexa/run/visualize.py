@@ -27,6 +27,7 @@ from hexa.reporting.gallery import gallery
 from hexa.reporting.pictures import Gallery
 from hexa.reporting.report import GALLERY
 from hexa.reporting.style import SIDE, save
+from hexa.reporting.tables import counted
 from hexa.run.build import (
     Machine,
     build_method,
@@ -199,7 +200,7 @@ class Look:
                     ) from None
         if problems and notes is not None:
             notes.append(
-                f"{len(problems)} images could not be read and were skipped: {some(problems, '; ')}"
+                f"{counted(len(problems), 'unreadable image')} skipped: {some(problems, '; ')}"
             )
         stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
         places = torch.tensor(index, device=device)

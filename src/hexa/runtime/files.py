@@ -70,32 +70,38 @@ def check_target(path: Path | str, suffixes: Sequence[str] = (), option: str = "
     out = Path(path)
     if suffixes and out.suffix not in suffixes:
         raise UserError(f"{option} {path}: the name must end in {' or '.join(suffixes)}")
-    try:
+    with _as_option(f"{option} {path}"):
         if out.is_dir():
             raise UserError(f"{option} {path}: is a folder; give the path of a file")
         if out.exists() and not out.is_file():
             raise UserError(f"{option} {path}: is not a regular file")
         _try(out.absolute())
-    except OSError as error:
-        raise UserError(
-            f"{option} {path}: cannot be written ({error.strerror or error}); give another path"
-        ) from None
-    except UserError:
-        raise
-    except (ValueError, RecursionError) as error:  # a zero byte, or a thousand nested folders
-        raise UserError(
-            f"{option} {str(path)[:160]}: cannot be the name of a file ({reason(error)})"
-        ) from None
     return out
 
 
 def check_target_folder(path: Path | str) -> Path:
     """`check_target` for a folder that will receive files."""
     out = Path(path)
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {path}: is a file; give a folder")
-    check_target(out / "file")
+    with _as_option(f"--out {path}"):
+        if out.exists() and not out.is_dir():
+            raise UserError(f"--out {path}: is a file; give a folder")
+        _try(out.absolute() / "file")
     return out
+
+
+@contextmanager
+def _as_option(given: str) -> Iterator[None]:
+    """Raise UserError, with the option `given` and its value, for a path that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or error
+        raise UserError(f"{given}: cannot be written ({why}); give another path") from None
+    except UserError:
+        raise
+    except (ValueError, RecursionError) as error:  # a zero byte, or a thousand nested folders
+        why = f"cannot be the name of a file ({reason(error)})"
+        raise UserError(f"{given[:160]}: {why}") from None
 
 
 def _try(out: Path) -> None:

@@ -14,6 +14,13 @@ from typing import NamedTuple
 
 from hexa.config import UserError
 
+#: What to give instead of a file or a folder of files with this suffix; {} is its path.
+_INSTEAD = {
+    ".parquet": "write parquet:{}",
+    ".tar": "write webdataset:{}",
+    ".csv": "labels come from class folders or Parquet files, not from CSV files",
+}
+
 
 def weights(text: str) -> tuple[Path, str | None]:
     """Split a backbone's name, PATH or PATH#NETWORK, into its folder or file and the network.
@@ -114,6 +121,7 @@ def folder(spec: str, path: Path) -> Path:
             problem = "is a file, not a folder" if path.is_file() else "is not a folder"
         near = difflib.get_close_matches(path.name, [one.name for one in path.parent.glob("*/")], 1)
         remedy = f"did you mean '{path.parent / near[0]}'?" if near else "give the path of a folder"
+        remedy = instead(path.suffix.lower(), path) or remedy
         raise UserError(f"data '{spec}': {problem}: {path}; {remedy}")
     return path
 
@@ -124,6 +132,11 @@ def real(folder: Path) -> list[Path]:
     place = Path(os.path.realpath(folder))
     is_download = place.parent.name == "snapshots"
     return [place, place.parent.parent / "blobs"] if is_download else [place]
+
+
+def instead(suffix: str, path: str | Path) -> str:
+    """Return what to give instead of the path of files with this suffix; empty for other suffixes."""
+    return _INSTEAD.get(suffix, "").format(path)
 
 
 class Inside:

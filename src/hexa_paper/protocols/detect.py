@@ -29,6 +29,7 @@ from hexa.data.sources.source import Subset
 from hexa.data.sources.voc import LISTS, VOCSource
 from hexa.evaluation.average_precision import Values
 from hexa.evaluation.protocol import Outcome, Protocol, Task, named_changes
+from hexa.reporting.tables import counted
 from hexa.runtime import paths
 from hexa.runtime.random import Stream, global_draws
 from hexa_paper.detection.boxes import fingerprint_of_boxes
@@ -118,7 +119,7 @@ def run(task: Task, options: DetectOptions) -> Outcome:
         notes.append(f"the test images show no {absent}: left out of the means")
     if training.problems:
         notes.append(
-            f"{len(training.problems)} training images could not be read; others took their places"
+            f"{counted(len(training.problems), 'unreadable training image')} replaced by others"
         )
     if training.resumed:
         notes.append(f"continued from iteration {training.resumed:,} of an earlier attempt")

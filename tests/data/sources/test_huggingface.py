@@ -15,6 +15,7 @@ from hexa.data import open_source
 from tests.data.image_files import saved
 from tests.data.sources.looks import labels_of, reds_of
 from tests.data.sources.test_opening import write_image
+from tests.refusals import one_line
 
 datasets = pytest.importorskip("datasets")
 
@@ -131,6 +132,11 @@ def test_huggingface_column_choice(tmp_path: Path) -> None:
         "mask", made.with_format("arrow")[:].column("picture"), feature=datasets.Image()
     ).save_to_disk(tmp_path / "set")
     name = f"hf:{tmp_path / 'set'}"
+    with one_line("fine is not a column of type Image; its columns: .*fine .int64"):
+        open_source(f"{name},image=fine")
+    made.select_columns("fine").save_to_disk(tmp_path / "none")
+    with one_line("no column is of type Image; .*write parquet:PATH"):
+        open_source(f"hf:{tmp_path / 'none'}")
     with pytest.raises(
         UserError,
         match=r"each of picture, mask could be the image column; choose one.*,image=picture",

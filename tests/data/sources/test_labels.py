@@ -20,11 +20,11 @@ from tests.data.sources.test_webdataset import pack
 _WORDS = ["dog", "cat", "dog", "eel"]
 
 
-def table(path: Path, labels: Any, **columns: Any) -> None:
+def table(path: Path, labels: Any, label: str = "label", **columns: Any) -> None:
     """A Parquet file of one image a label."""
     path.parent.mkdir(parents=True, exist_ok=True)
     images = [{"bytes": bitmap(40 * row), "path": f"{row}.bmp"} for row in range(len(labels))]
-    pq.write_table(pa.table({"image": images, "label": labels} | columns), path)
+    pq.write_table(pa.table({"image": images, label: labels} | columns), path)
 
 
 @pytest.mark.parametrize(

@@ -196,6 +196,51 @@ def test_splits_in_a_folder(tmp_path: Path) -> None:
     assert alone.paths == ["images/train/ant/1.png", "images/train/bee/1.png"]
 
 
+@pytest.mark.parametrize(
+    ("above", "splits", "stray"), [(".", "val", 1), ("images", "train test", 11)]
+)
+def test_images_next_to_splits(tmp_path: Path, above: str, splits: str, stray: int) -> None:
+    """Images next to splits do not vanish without a word."""
+    for name in splits.split():
+        write_image(tmp_path / above / name / "1.png", 1)
+    for number in range(stray):
+        write_image(tmp_path / f"{number}.jpg", number)
+    with one_line(f"images next to them .*0.jpg.*such as .*/{splits[:5]}"):
+        open_source(f"folder:{tmp_path}")
+    assert open_source(f"folder:{tmp_path}#test").left_out == {"next to the splits": stray}
+
+
+@pytest.mark.parametrize(
+    ("suffix", "remedy"), [("tar", "webdataset:"), ("parquet", "parquet:"), ("csv", "labels come")]
+)
+def test_other_files(tmp_path: Path, suffix: str, remedy: str) -> None:
+    """Files that another source reads are named with that source."""
+    file = tmp_path / f"train.{suffix}"
+    file.write_text("x")
+    for place in (tmp_path, file):
+        with one_line(f"; (write )?{remedy}"):
+            open_source(f"folder:{place}")
+
+
+def test_stray_image(tmp_path: Path) -> None:
+    """A few images next to folders cost an explanation."""
+    for name in ("train/ant", "train/bee", "test/ant"):
+        write_image(tmp_path / name / "1.png", 1)
+    write_image(tmp_path / "logo.png", 2)
+    assert "1 next to the splits" in open_source(f"folder:{tmp_path}").notes()[0]
+    write_image(tmp_path / "train" / "cover.png", 2)
+    inner = open_source(f"folder:{tmp_path / 'train'}")
+    assert "no class folder holds cover.png" in inner.notes()[0]
+
+
+def test_one_class_folder(tmp_path: Path) -> None:
+    """The reason names the folder, which may hold the classes."""
+    write_image(tmp_path / "all" / "ant" / "1.png", 1)
+    source = open_source(f"folder:{tmp_path}")
+    assert f"one class folder, all; give two or more, or {tmp_path}/all" in source.why_unlabelled
+    assert not source.notes()
+
+
 @pytest.mark.parametrize("name", ["voc", "parquet", "hf", "webdataset", "folder"])
 def test_folder_named_as_a_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -18,6 +18,7 @@ from hexa.data.sources import decode as decoding
 from hexa.data.sources.decode import DecodeError
 from tests.data.image_files import bitmap
 from tests.data.sources.looks import labels_of
+from tests.refusals import one_line
 
 
 def bomb(path: Path, megabytes: int, rows: int, compression: str = "zstd") -> Path:
@@ -38,6 +39,8 @@ def test_parquet_split_byte_limit(tmp_path: Path) -> None:
         bomb(tmp_path / f"{name}.parquet", 1, 10)
     assert len(open_source(f"parquet:{tmp_path},bytes=22000000")) == 20
     assert len(open_source(f"parquet:{tmp_path},bytes=11000000#test")) == 10
+    with one_line("unknown option 'label=x'; .* must be called label"):
+        open_source(f"parquet:{tmp_path},label=x")
     with pytest.raises(UserError, match=r"train-1.parquet unpacks to more than 11,000,000 bytes"):
         open_source(f"parquet:{tmp_path},bytes=11000000")
 

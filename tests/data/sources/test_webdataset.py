@@ -133,3 +133,12 @@ def test_webdataset_without_default_split(tmp_path: Path) -> None:
     with one_line("no split 'train'; choose one of its splits"):
         open_source(f"webdataset:{tmp_path}")
     assert open_source(f"webdataset:{tmp_path}#dogs").split == "dogs"
+
+
+def test_webdataset_missing_shard(tmp_path: Path) -> None:
+    """Every file of a range must exist."""
+    for number in (0, 2):
+        shard(tmp_path / f"data-{number}.tar", 0)
+    with one_line("no such shard: .*data-1.tar"):
+        open_source(f"webdataset:{tmp_path}/data-{{0..2}}.tar")
+    assert len(open_source(f"webdataset:{tmp_path}/data-*.tar")) == 6

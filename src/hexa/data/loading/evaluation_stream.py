@@ -202,8 +202,8 @@ def resize(images: Tensor, height: int, width: int, interpolation: str) -> Tenso
     if images.shape[2:] == size:
         return images
     is_bytes = images.dtype == torch.uint8
-    # resizing bytes is four times faster, and closer to PIL, the resizer of published code
-    if images.device.type == "cpu" and is_bytes:
+    # resizing bytes is four times faster, and closer to PIL, the resizer of published code; torch fails at one pixel
+    if images.device.type == "cpu" and is_bytes and size != (1, 1):
         return functional.interpolate(images, size, mode=interpolation, antialias=True)
     floats = functional.interpolate(images.float(), size, mode=interpolation, antialias=True)
     if is_bytes:

@@ -24,6 +24,8 @@ from hexa.runtime import paths
 _SPLIT = re.compile(
     rf"(?<![a-z])({'|'.join((*SPLIT_NAMES, 'dev', 'eval'))})(set)?(?![a-z])", re.IGNORECASE
 )
+#: Most images that are left out because they are next to folders of splits or classes; more are not there by mistake.
+_MOST_STRAY = 10
 
 
 class FolderSource(Source):
@@ -31,8 +33,8 @@ class FolderSource(Source):
 
     Contents decide which files are images; other files and hidden files are counted in `left_out`. If all sub-folders
     with images have names of splits (train, test, val …), they are the splits, and their sub-folders the classes, with
-    equal numbers in all splits. Otherwise, all images are the split `train`. Raises UserError if it is not clear whether
-    sub-folders are splits or classes.
+    equal numbers in all splits; a few images next to them are left out. Otherwise, all images are the split `train`.
+    Raises UserError if it is not clear whether sub-folders are splits or classes.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
@@ -41,21 +43,40 @@ class FolderSource(Source):
         root = paths.folder(spec, paths.location(argument))
         inside = paths.Inside(spec, root)
         folders = _splits(root, inside, spec)
+        stray = _next_to_splits(root, folders, split, inside)
         self.root = self._open_split(spec, split, folders)
         self._home = f"{self.root}{os.sep}"
         self.left_out = Counter()
+        if stray:
+            self.left_out["next to the splits"] = len(stray)
         self.paths = sorted(_image_files(self.root, self.left_out, inside))
         where = f"{self.root} or its sub-folders"
-        self._check_not_empty(where, f"; hexa reads {', '.join(decoding.ALL)}")
+        formats = f"hexa reads {', '.join(decoding.ALL)}"
+        remedies = (paths.instead(kind, argument) for kind in self.left_out)
+        self._check_not_empty(where, f"; {next(filter(None, remedies), formats)}")
         self._identify()
         tops = [paths.composed(path.split("/")[0]) for path in self.paths if "/" in path]
         classes = set(tops)
-        if len(tops) == len(self.paths) and len(classes) > 1:
+        if len(tops) < len(self.paths) or len(classes) == 1:
+            self._explain(len(classes))
+        else:
             if self.root != root:  # a class has the same number in all splits
                 names = (name for folder in folders.values() for name in _folders(folder))
                 classes.update(map(paths.composed, names))
             number = {name: label for label, name in enumerate(sorted(classes))}
             self._take_labels(np.array([number[top] for top in tops]), sorted(classes))
+
+    def _explain(self, num_folders: int) -> None:
+        """Say why the images have no labels. num_folders: number of sub-folders with images."""
+        loose = [path for path in self.paths if "/" not in path]
+        if num_folders > 1 and len(loose) <= _MOST_STRAY:
+            self.unfit_labels = f"no class folder holds {some(loose)}; move such images into one"
+        elif num_folders == 1 and not loose:
+            name = self.paths[0].split("/")[0]
+            self.no_labels = (
+                f"there is one class folder, {name}; give two or more, or {self.root / name} if it "
+                "holds them"
+            )
 
     def groups(self) -> Labels | None:
         parts = [tuple(path.split("/")[:-1]) for path in self.paths]
@@ -77,6 +98,34 @@ def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
         if len(inner) > 1:
             return inner
     return _split_folders(root, names, inside, spec) or {"train": root}
+
+
+def _next_to_splits(
+    root: Path, folders: dict[str, Path], split: str | None, inside: paths.Inside
+) -> list[str]:
+    """Return the paths of images that are in no split because they are next to the folders of splits.
+
+    folders: all splits. split: the chosen split. Raises UserError for more than a few images, and without a split `train`,
+    unless another split is chosen.
+    """
+    if root in folders.values():
+        return []
+    top = next(iter(folders.values())).parent
+    found: list[str] = []
+    for folder in {str(root): root, str(top): top}.values():
+        # the images of the folder itself come first
+        images = _image_files(folder, Counter(), inside)
+        loose = itertools.takewhile(lambda path: "/" not in path, images)
+        found += sorted(str(folder / path) for path in loose)
+    is_clear = len(found) <= _MOST_STRAY and "train" in folders
+    if found and not is_clear and split in (None, "train"):
+        names = [folder.name for folder in folders.values()]
+        raise UserError(
+            f"data '{inside.spec}': {top} has folders named as splits ({some(names)}) and images "
+            f"next to them ({some(found, most=2)}); move the images, for example into "
+            f"{top / 'train'}, or give one folder, such as {top / names[0]}"
+        )
+    return found
 
 
 def _split_folders(

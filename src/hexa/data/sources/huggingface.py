@@ -253,8 +253,14 @@ def _columns(features: Any, named: Mapping[str, str], spec: str) -> tuple[str, s
     images = [name for name, kind in features.items() if isinstance(kind, datasets.Image)]
     chosen = [named["image"]] if "image" in named else images
     if not chosen or not {*chosen} <= {*images}:
+        kinds = {
+            name: getattr(kind, "dtype", type(kind).__name__) for name, kind in features.items()
+        }
+        held = some((f"{name} ({kind})" for name, kind in kinds.items()), most=20)
+        found = f"{some(chosen)} is not a column" if chosen else "no column is"
         raise UserError(
-            f"data '{spec}': {some(chosen)} is not a column of type Image; those are: {some(images)}"
+            f"data '{spec}': {found} of type Image; its columns: {held}; for "
+            "plain bytes in Parquet files, write parquet:PATH"
         )
     image = _only("image", chosen, spec)
     types = {field.name: field.type for field in features.arrow_schema}

@@ -36,7 +36,10 @@ def column_of(types: dict[str, Any]) -> tuple[str | None, str]:
         if are_classes(types[name]):
             return name, ""
     if not named:
-        return None, ""
+        alike = [name for name in types if name.lower() in COLUMNS]
+        return None, "".join(
+            f"the column '{name}' is not called {name.lower()}; rename it" for name in alike[:1]
+        )
     return None, not_classes(f"column '{named[0]}'", types[named[0]])
 
 

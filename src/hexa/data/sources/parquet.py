@@ -74,6 +74,12 @@ class ParquetSource(ArrowSource):
             argument = option[1]
             self._most = int(option[2])
         root = location(argument)
+        option = re.fullmatch(r"(.*),(\w+=.*)", argument)
+        if option is not None and not root.exists() and location(option[1]).exists():
+            raise UserError(
+                f"data '{spec}': unknown option '{option[2]}'; the only option is bytes=N, an "
+                "integer, and the label column must be called label"
+            )
         if not argument or not root.exists():
             where = f": {root}" if argument else ""
             raise UserError(f"data '{spec}': no such file or folder{where}; write parquet:PATH")

@@ -86,6 +86,8 @@ class Source:
     """Numbers of files that are not readable images, by kind, such as a suffix."""
     unfit_labels: str = ""
     """Reason why existing labels cannot be used; empty if there is none."""
+    no_labels: str = "give two or more class folders, or a column called label"
+    """Remedy for missing labels if no label exists."""
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -98,8 +100,9 @@ class Source:
         notes = self._own_notes()
         if self.left_out or broken:
             notes.append(self.counted(broken))
-        if self.unfit_labels:
-            notes.append(f"{self.title}: the labels are ignored, because {self.unfit_labels}")
+        if self.unfit_labels or self.unlabelled:
+            why = self.why_unlabelled
+            notes.append(f"{self.title}: the labels are ignored, because {why}")
         brightest = self._brightest()
         if brightest < _DARK:
             white = 2 ** brightest.bit_length() - 1
@@ -165,6 +168,14 @@ class Source:
     def classes(self) -> Labels | None:
         """Classes int64 [N] if every image has exactly one class; otherwise None."""
         return self.labels if self.labels is not None and self.labels.ndim == 1 else None
+
+    @property
+    def why_unlabelled(self) -> str:
+        """Reason why `labels` is None, with a remedy."""
+        if self.unlabelled:
+            share = f"{self.unlabelled:,} of {len(self.whole):,} images"
+            return f"a label is missing or negative for {share}; label all images"
+        return self.unfit_labels or self.no_labels
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _split_of_file(file: Path, common: Path) -> tuple[str, str]:
 
 
 def split_of(name: str) -> tuple[str, str]:
-    """Return the split in a file name, and the split with the words around it; two empty texts if there is no split.
+    """Return the split in a file name, and the split with the words around it; two empty texts without a split.
 
     If a name has several splits, they are joined by "-".
     """

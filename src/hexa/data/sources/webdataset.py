@@ -111,11 +111,20 @@ def _root(argument: str) -> Path:
 
 
 def _shards(argument: str, spec: str) -> list[Path]:
-    """Return the shards of a folder, a pattern with * or {000..127}, or a single file, in order."""
+    """Return the shards of a folder, a pattern with * or {000..127}, or a single file, in order.
+
+    Raises UserError without shards, and for a missing file of a range.
+    """
     if argument and location(argument).is_dir():
         argument = f"{glob.escape(argument)}/*.tar"
-    patterns = _expanded(os.path.expanduser(argument), spec)
-    shards = [Path(path) for pattern in patterns for path in sorted(glob.glob(pattern))]
+    shards: list[Path] = []
+    for pattern in _expanded(os.path.expanduser(argument), spec):
+        found = sorted(glob.glob(pattern))
+        if not found and argument and not glob.has_magic(pattern):
+            raise UserError(
+                f"data '{spec}': no such shard: {pattern}; name a folder or files that exist"
+            )
+        shards += map(Path, found)
     if not shards:
         raise UserError(
             f"data '{spec}': no such shards; write webdataset:FOLDER or "
