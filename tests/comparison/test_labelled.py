@@ -3,6 +3,8 @@ decision."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -15,11 +17,11 @@ from hexa.comparison.labelled import (
     SPLITS,
     WIDTH,
     Judge,
+    Rows,
     Scores,
     difference,
     over_draws,
     paired,
-    showable,
     shown_by,
 )
 from hexa.comparison.verdict import Pair
@@ -145,6 +147,12 @@ def reached(knn: float, probe: float) -> Scores:
 def test_probe_decision(other: Scores, trials: int, better: int) -> None:
     """The probe alone decides."""
     assert difference(reached(0.5, 0.5), other, DECIDING, trials).sign == better
+
+
+def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> str:
+    """Return the sentence on scored images, of which all count."""
+    judge = SimpleNamespace(judged=np.arange(images), groups=groups)
+    return shown_by(judge, comparisons=comparisons)  # type: ignore[arg-type]
 
 
 def test_showable_difference_by_count() -> None:

@@ -26,19 +26,16 @@ def in_other_places(
     size = len(crops)
     begin = processes.rank() * size
     own = slice(begin, begin + size)
-    # every process takes the images at its positions in the permutation
     total = size * processes.world_size()
 
     def draw(own: Stream) -> Tensor:
         return torch.randperm(total, generator=own.generator())
 
-    # several processes look at the permutation on the host
-    alone = processes.world_size() == 1
-    permutation = draws.drawn(draw, stream, crops.device) if alone else draw(stream)
-    mine = processes.take_rows(crops, permutation)
+    permutation = draws.drawn(draw, stream, crops.device)
+    # every process takes the images at its positions in the permutation
+    mine = processes.all_gather(crops)[permutation[own]]
     if crops.is_contiguous(memory_format=torch.channels_last):
         mine = mine.contiguous(memory_format=torch.channels_last)
-    permutation = permutation.to(crops.device, non_blocking=True)
     # return the results to the processes of their images
     shuffled = processes.all_gather(encode(mine))
     back = torch.empty_like(permutation)

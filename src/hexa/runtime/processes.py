@@ -257,26 +257,6 @@ def all_gather(tensor: Tensor, part: int | None = None) -> Tensor:
     return torch.cat(out)
 
 
-def take_rows(rows: Tensor, places: Tensor) -> Tensor:
-    """This process's share of the rows of all processes in the order `places`, a permutation on the CPU.
-
-    Every process has equally many rows. Each is sent once, to the process that takes it, without gradient.
-    """
-    if world_size() == 1:
-        return rows[places.to(rows.device, non_blocking=True)]
-    size = len(rows)
-    taken = places.view(world_size(), size)  # by the processes that take them
-    owners = taken // size
-    given = taken[owners == rank()] % size
-    arrival = owners[rank()].argsort(stable=True)
-    counts = owners[rank()].bincount(minlength=world_size()).tolist()
-    sent = rows.detach()[given.to(rows.device)].contiguous()
-    received = torch.empty_like(sent)
-    sizes = (owners == rank()).sum(1).tolist()
-    _together(dist.all_to_all_single, received, sent, counts, sizes)
-    return received[arrival.argsort().to(rows.device)]
-
-
 def all_gather_with_gradient(tensor: Tensor) -> Tensor:
     """`all_gather` with the gradient of the sum of all processes' losses.
 
