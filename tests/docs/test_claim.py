@@ -270,6 +270,16 @@ def test_page_and_plot_rebuild(tmp_path: Path) -> None:
         assert f" Against the plain method: {said}, " in (tmp_path / report.PAGE).read_text()
 
 
+def test_published_page(tmp_path: Path) -> None:
+    """The page of the documentation is what the stored rows give, and its plot is there."""
+    report.write(run.stored(FOLDER / "rows"), tmp_path)
+    docs = FOLDER.parents[1] / "docs"
+    page = tmp_path / report.PAGE
+    assert page.exists() == (docs / report.PAGE).exists() == (docs / report.PLOT).exists()
+    if page.exists():
+        assert page.read_text() == (docs / report.PAGE).read_text()
+
+
 def test_held_out_images(tmp_path: Path) -> None:
     """Held-out images are not trained on."""
     import pyarrow as pa

@@ -43,6 +43,8 @@ BLOCK = re.compile(
 FEW_IMAGES = 512
 #: The most words of all pages.
 WORDS = 25_000
+#: Pages that a script writes whole; their words do not count.
+WRITTEN = {"does-hexa-raise-accuracy.md"}
 
 
 @dataclass(frozen=True)
@@ -269,7 +271,7 @@ def test_generated_parts_coverage() -> None:
 
 def test_word_limit() -> None:
     """The pages have a limit, so that they stay readable; generated parts do not count."""
-    pages = (ROOT / "docs").rglob("*.md")
+    pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name not in WRITTEN]
     assert sum(generated.countable(page.read_text(encoding="utf-8")) for page in pages) <= WORDS
 
 

@@ -305,6 +305,8 @@ def _headline(
     )
     out = f"resumed in {folder}" if resumed else f"into {folder}"
     length = format_passes(experiment.epochs, experiment.start.view_sets)
+    if experiment.max_steps is not None:
+        length += f", at most {experiment.max_steps:,} steps"
     return (
         f"{experiment.recipe}: {experiment.method.name}{hard} on {source!r}, {length}, "
         f"{machine.device.type} {machine.precision}, {out}"
