@@ -168,12 +168,7 @@ def scores_of(job: Job, found: Mapping[str, Any]) -> str:
 
 def title(study: Study) -> str:
     """The headline of a study."""
-    return f"{study.name}, {study.method}, {study.scale} scale: {_question(study)}"
-
-
-def _question(study: Study) -> str:
-    question = study.question
-    return question if question.endswith("?") else f"{question}."
+    return f"{study.name}, {study.method}, {study.scale} scale: {study.question}"
 
 
 def markdown(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> str:
@@ -184,7 +179,7 @@ def markdown(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> str:
     if seeds > 1:
         spread = f"mean ± standard deviation over {seeds} seeds"
     parts = [
-        f"# {study.name}, {study.method}, {study.scale} scale\n\n{_question(study)}\n",
+        f"# {study.name}, {study.method}, {study.scale} scale\n\n{study.question}\n",
         f"Data: `{plan.request.data}`; {spread}. Percent.\n",
     ]
     for comparison in (EPOCHS, TIME):
