@@ -16,6 +16,7 @@ from hexa import recipes
 from hexa.cli import fields
 from hexa.cli.complaints import complaint
 from hexa.cli.declare import COMMANDS, commands
+from hexa.measure.costs import Costs
 from hexa.recipes.experiment import Experiment, override
 from hexa.weights.pretrained import random_backbone, save_backbone
 from tests.conftest import Says
@@ -222,17 +223,30 @@ def test_help_value_roundtrip() -> None:
 
 
 def test_time_option(says: Says, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """--time limits the seconds of training."""
+    """Epochs of 600 s in nine tenths of an hour, minus the seconds before the first step."""
+    costs = Costs(16, 0.0, {4: 600 / 1347}, 0.1)
     trained = list[Experiment]()
+    monkeypatch.setattr("hexa.measure.costs.measure", lambda *_, **how: costs)
     monkeypatch.setattr(
         "hexa.run.run.pretrain",
         lambda experiment, out, **_: trained.append(experiment) or Path(out),
     )
     begin = f"pretrain digits-moco-v2 --out {tmp_path / 'run'} --time"
-    says(f"{begin} 1h")
+    out = says(f"{begin} 1h").out
     (made,) = trained
-    assert made.training.max_seconds == 3600
-    assert "--time: must be a number" in says(f"{begin} soon", status=2).err
+    assert made.epochs == 5
+    assert "5 epochs of 1,347 images" in out
+    assert 3000 < made.training.max_seconds < 3240
+    for words, said in (
+        ("9m", "one epoch alone takes 10 min"),
+        ("1m --epochs 3", "--time chooses the length; leave out --epochs"),
+        ("1m --max_steps 3", "--time chooses the length"),
+        ("soon", "--time: must be a number"),
+    ):
+        assert said in says(f"{begin} {words}", status=2).err
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "under torchrun give --epochs" in says(f"{begin} 1m", status=2).err
+    assert len(trained) == 1
 
 
 def test_address_space_limit() -> None:

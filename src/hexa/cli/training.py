@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,10 +142,8 @@ def _memory(experiment: Experiment, gpus: int) -> str:
     option("--epochs N", "pass N times over the data (default: set by the recipe)"),
     option(
         "--time TIME",
-        "train for this time, such as 90s, 20m or 2h, for as many passes as fit (short for "
-        "--training.max_seconds)",
+        "choose the number of passes so that training fits this time, such as 90s, 20m or 2h",
         type=duration,
-        dest="max_seconds",
     ),
     option("--domain NAME", DOMAINS + "; fields that you set take precedence"),
     *MACHINE,
@@ -160,10 +160,45 @@ def _memory(experiment: Experiment, gpus: int) -> str:
 )
 def pretrain(given: Given, extra: Fields) -> None:
     experiment = experiment_of(given, extra)
+    if given.time is not None:
+        experiment = _within(experiment, given, extra)
     from hexa.run.run import pretrain as train
     from hexa.runtime.console import Console
 
     _finished(train(experiment, given.out, console=Console()), experiment.data)
+
+
+def _within(experiment: Experiment, given: Given, extra: Fields) -> Experiment:
+    """Return the experiment with the number of epochs that fits --time, by a few timed steps.
+
+    During training, the clock adjusts the length. Raises UserError if the time is too short for one epoch.
+    """
+    from hexa.config import UserError
+    from hexa.measure.costs import measure
+    from hexa.recipes.experiment import override
+    from hexa.reporting.tables import counted, format_duration
+    from hexa.run.build import open_images
+
+    if given.epochs is not None or {"epochs", "max_steps", "training.max_seconds"} & set(extra):
+        raise UserError(
+            "--time chooses the length; leave out --epochs, --max_steps and --training.max_seconds"
+        )
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        raise UserError("--time is for one process; under torchrun give --epochs")
+    source = open_images(experiment)
+    say("timing a few steps")
+    costs = measure(experiment, source, extra, partly=False)
+    epoch = len(source) * costs.train(experiment.views.size, max(costs.steps))
+    # a tenth of the time is for the results at the end
+    room = 0.9 * given.time - (time.perf_counter() - given.begun) - costs.setup
+    if room < epoch:
+        least = format_duration(given.time - room + 1.1 * epoch)
+        raise UserError(
+            f"--time: one epoch alone takes {format_duration(epoch)}; give {least} or more"
+        )
+    epochs = int(room / epoch)
+    say(f"{counted(epochs, 'epoch')} of {len(source):,} images fit into the time")
+    return override(experiment, {"epochs": epochs, "training.max_seconds": room})
 
 
 def describe_fields(given: Given, extra: Fields, everything: bool) -> int:
@@ -233,7 +268,6 @@ SHORT = {
     "epochs": "epochs",
     "device": "training.device",
     "precision": "training.precision",
-    "max_seconds": "training.max_seconds",
     "compile": "training.compile",
 }
 
