@@ -151,7 +151,7 @@ class Scoring:
         if config.until is not None and self.reached is not None:
             return f"k-NN reached {self.reached:.2f} % (target {config.until:g} %)"
         if config.patience is not None and self.waited >= config.patience:
-            return f"k-NN has not risen since epoch {self.step / steps_per_epoch:g}"
+            return f"k-NN has not risen since epoch {round(self.step / steps_per_epoch, 2):g}"
         return None
 
 
