@@ -22,7 +22,7 @@ from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
 from hexa.training.journal import METRICS
 from hexa.training.losses import NonFiniteError, is_finite
-from hexa.training.monitor import Best, Scoring, Watch
+from hexa.training.monitor import MonitorConfig, Scoring, Watch
 from hexa.training.schedules import learning_rate_share
 from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
@@ -298,7 +298,7 @@ def test_changed_data(tmp_path: Path) -> None:
 def test_monitor_epochs(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
     """The monitor runs at its epochs and at the end."""
     made = trainer(tmp_path, epochs=3)
-    made.scoring.every = 2
+    made.scoring.config = MonitorConfig(knn_every=2)
 
     def monitor(warn: object) -> float:
         made.objective.method.eval()
@@ -315,7 +315,7 @@ def test_monitor_epochs(tmp_path: Path, uninterrupted: Uninterrupted) -> None:
 def monitored(folder: Path, monitor: Callable[[Trainer], float], state: Any = None) -> Trainer:
     """Return a trainer with a monitor after every epoch."""
     made = trainer(folder, epochs=3, state=state)
-    made.scoring.every = 1
+    made.scoring.config = MonitorConfig(knn_every=1)
     made.watch = Watch(None, 10)
     if state is not None:
         made.watch.state = state["watch"]
@@ -327,7 +327,7 @@ def test_best_weights_and_patience(tmp_path: Path) -> None:
     """The best weights are kept, and the run ends after `patience` worse scores."""
     made = monitored(tmp_path, lambda made: 60.0 - 20 * made.step / STEPS)
     kept = list[int]()  # 40, 20
-    made.scoring.best = Best(keeps=True, patience=1)
+    made.scoring.config = MonitorConfig(knn_every=1, keep_best="knn", patience=1)
     made.scoring.keep = lambda: kept.append(made.step)
     made.run()
     assert kept == [STEPS]
@@ -363,7 +363,7 @@ def test_accuracy_target(tmp_path: Path) -> None:
         return 20.0 * made.step / STEPS  # 20, 40, 60
 
     made = monitored(tmp_path, score)
-    made.scoring.best.until = 40.0
+    made.scoring.config = MonitorConfig(knn_every=1, until=40.0)
     made.config = made.config.model_copy(update={"checkpoint_every": 3})
     made.run()
     assert made.step == newest(tmp_path)["step"] == 2 * STEPS
@@ -374,7 +374,7 @@ def test_accuracy_target(tmp_path: Path) -> None:
     for lines in (journal.read_text(), journal.read_text().replace('"ended"', '"lost"')):
         journal.write_text(lines)
         again = monitored(tmp_path, score, state_of(made))
-        again.scoring.best.until = 40.0
+        again.scoring.config = made.scoring.config
         again.run()
         assert again.step == 2 * STEPS
 
@@ -415,8 +415,7 @@ def test_resumed_score(tmp_path: Path, saved: str) -> None:
 
     def begun(folder: Path, score: Callable[[Trainer], float], state: Any = None) -> Trainer:
         made = monitored(folder, score, state)
-        made.scoring.best.keeps = True
-        made.scoring.best.patience = 2
+        made.scoring.config = MonitorConfig(knn_every=1, keep_best="knn", patience=2)
         if saved == "with the score":
             made.config = made.config.model_copy(update={"checkpoint_every": 3})
         return made
@@ -442,7 +441,7 @@ def test_resumed_score(tmp_path: Path, saved: str) -> None:
     again = begun(tmp_path / "stopped", same, state)
     again.run()
     assert again.step == whole.step == 3 * STEPS
-    assert again.scoring.best.state == whole.scoring.best.state
+    assert again.scoring.state == whole.scoring.state
 
 
 def paced(
@@ -491,7 +490,7 @@ def test_time_fitted_length(
         now[0] += 2
         return 50.0
 
-    made.scoring = Scoring(score, every=0 if sets else 2)
+    made.scoring = Scoring(MonitorConfig(knn_every=0 if sets else 2), score)
     made.run()
     assert seconds - 2 <= now[0] <= seconds + 2
     assert made.step == made.optimizer.total_steps == newest(tmp_path)["total_steps"]
