@@ -11,6 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from hexa.data.sources.source import Labels
 from hexa.evaluation.protocols import probe
 from hexa.evaluation.protocols.probe import choose_weight_decay, fast_probe, softmax_regression
 from hexa.evaluation.split import folds
@@ -66,6 +67,24 @@ def test_group_folds_lacking_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert useless == probed(x, y, x, y)
 
 
+def test_weight_decay_on_whole_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No group is fitted and held out, also if a class is of one group."""
+    labels = np.repeat([0, 1, 0, 1, 2, 0, 1, 0, 1], 4)
+    groups = np.repeat([0, 1, 2, 3, 3, 4, 5, 6, 7], 4)
+    seen: list[Labels] = []
+
+    def choose(x: Any, y: Any, classes: int, decays: Any, parts: list[Labels], *how: Any) -> float:
+        seen.extend(parts)
+        return 0.01
+
+    monkeypatch.setattr(probe, "choose_weight_decay", choose)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(len(labels), 3)))
+    probe.fit_probe(x, torch.from_numpy(labels), 3, groups=groups)
+    assert seen
+    for part in seen:
+        assert not set(groups[part]) & set(np.delete(groups, part))
+
+
 @pytest.mark.parametrize("weight_decay", [1.0, 1e-2, 1e-4])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_softmax_regression_scikit_learn(weight_decay: float, dtype: type) -> None:
@@ -74,7 +93,12 @@ def test_softmax_regression_scikit_learn(weight_decay: float, dtype: type) -> No
     expected = reference(x, y, weight_decay)
     share = 1e-3 if dtype is np.float64 else 1e-2
     tolerance = share * np.abs(expected.coef_).max()
-    np.testing.assert_allclose(weights[:-1].T, expected.coef_, rtol=0, atol=tolerance)
+    np.testing.assert_allclose(
+        weights[:-1].T,
+        expected.coef_,
+        rtol=0,
+        atol=tolerance,
+    )
     new, _ = draw(50, 7, 4, 1)
     scores = new @ weights[:-1] + weights[-1]
     highest = scores.max(1, keepdims=True)
@@ -138,13 +162,6 @@ def test_weight_decay_scikit_learn() -> None:
     assert best > second, "a case with one best candidate"
     expected = candidates[int(np.argmax(right))]
     assert choose_weight_decay(x, y, 4, candidates, parts) == expected
-
-
-def test_one_label_weight_decay() -> None:
-    """One label a class leaves nothing to hold out."""
-    x, y = draw(4, 6, 4, 0)
-    found = probed(x, y, x, y)
-    assert found["weight_decay"] == 1e-2
 
 
 def test_absent_classes() -> None:

@@ -275,7 +275,10 @@ def decide(
         said = f"Features move under {attacked}, in percent of the distance between images: {attacks}. "
         said += f"{kept:.0%} of the neighbourhoods are kept. "
         said += "To measure the loss of accuracy, give --labelled"
-    conclusion = "The result is more robust" if better else "The initial weights are kept"
+    conclusion = "The result is more robust"
+    if not better:
+        conclusion = "The initial weights are kept"
+        where = f" (compared{where})"
     why = "" if more else ", because no gain in robustness is significant"
     return better, f"{conclusion}{where}{why}. {said}."
 
@@ -297,7 +300,10 @@ def halves_of(judge: Judge) -> list[Rows]:
     groups = None if judge.groups is None else judge.groups[judge.judged]
     rows = np.arange(len(labels))
     parts = folds(labels, 2, Stream(judge.seed).child("price"), groups) or [rows[::2]]
-    return [parts[0], np.setdiff1d(rows, parts[0])]
+    first = parts[0]
+    if groups is not None:
+        first = rows[np.isin(groups, groups[first])]
+    return [first, np.setdiff1d(rows, first)]
 
 
 def lost_by(before: Side, after: Side, half: Rows) -> float:

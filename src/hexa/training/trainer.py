@@ -218,7 +218,7 @@ class Trainer:
         if self._limit and self._may_agree:
             reporter = self.journal.reporter
             total, sets = self._limit.fitted(
-                self.step, self.loader.sets, self._score_seconds, self.scoring.every
+                self.step, self.loader.sets, self._score_seconds, self.scoring.config.knn_every
             )
             reporter.end = self._limit.end
             if sets != self.loader.sets:
@@ -248,7 +248,7 @@ class Trainer:
         there: log lines of this step; if they include a monitor score, only watch and scoring are
         updated from it.
         """
-        every = self.scoring.every
+        every = self.scoring.config.knn_every
         if self.scoring.monitor is None or not every or not self.step:
             return
         if self.step % (every * self.steps_per_epoch) and self.step != self.total_steps:
@@ -278,11 +278,11 @@ class Trainer:
         self.warn(self._judge(percent))
         facts = {"epoch": self.epoch, "seconds": self.clock.total, "knn": percent}
         self.journal.write("monitor", self.step, **facts)
-        self.journal.reporter.say(f"epoch {self.epoch:g}: knn {percent:.2f} %")
+        self.journal.reporter.say(f"epoch {round(self.epoch, 2):g}: knn {percent:.2f} %")
 
     def _judge(self, percent: float) -> list[str]:
         """Keep the weights if they are the best so far; return the warnings about the score."""
-        if self.scoring.best.judge(percent, self.step):
+        if self.scoring.judge(percent, self.step):
             self.scoring.keep()
         return self.watch.knn(percent)
 
@@ -291,13 +291,15 @@ class Trainer:
         session ended."""
         if self.step % self.steps_per_epoch or not 0 < self.step < self.total_steps:
             return
-        why = self.scoring.best.ending(self.steps_per_epoch)
+        why = self.scoring.ending(self.steps_per_epoch)
         known = any(line["event"] == "ended" for line in there)
         if processes.any_of(processes.is_main() and (known or why is not None), self.device):
             self.save()
             if not known:
                 self.journal.write("ended", self.step, message=why, seconds=self.clock.total)
-                self.journal.reporter.say(f"epoch {self.epoch:g}: the run ends here, {why}")
+                self.journal.reporter.say(
+                    f"epoch {round(self.epoch, 2):g}: the run ends here, {why}"
+                )
             self._ended = self.step
 
     def _stop_if_asked(self) -> None:
