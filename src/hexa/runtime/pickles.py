@@ -52,7 +52,7 @@ _FOREIGN = (pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX)
 
 def _checking(code: bytes) -> Callable[[Any], None]:
     """Return pickle's function for a code, after a check of the keys."""
-    load = pickle._Unpickler.dispatch[code[0]]
+    load: Callable[[Any], None] = pickle._Unpickler.dispatch[code[0]]
 
     def checked(reader: Unpickler) -> None:
         reader.check_keys(reader.stack[_HASHES[code]])

@@ -195,7 +195,7 @@ def _checked(weights: Weights, size: int) -> Weights:
 # -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
 
 #: Functions that numpy's own pickles call; the module depends on numpy's version.
-_FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
+_FROM_BUFFER: Any = np.empty(1).__reduce_ex__(5)[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 
 
