@@ -135,6 +135,7 @@ def test_adapt_changed_labels(weights: Path, photos: Path, tmp_path: Path, says:
     for path in [*(photos / "test").rglob("*.png")][:40]:
         path.with_name(f"{path.stem} again.png").write_bytes(path.read_bytes())
     trained = (out / "backbone.safetensors").read_bytes()
+    assert "is finished" in says(command(weights, photos, out, "--time=20m --plan")).out
     told = again().out
     assert "labelled images or their groups have changed" in told
     assert "is finished" not in told

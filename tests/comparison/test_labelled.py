@@ -3,6 +3,8 @@ decision."""
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -167,6 +169,22 @@ def test_showable_difference_by_count() -> None:
     sizes = [500] + 100 * [1]
     unequal = np.repeat(np.arange(101), sizes)
     assert "in 101 groups no difference can be shown" in showable(600, unequal)
+
+
+@pytest.mark.parametrize(("count", "each"), [(6, 20), (20, 10)])
+def test_power_of_few_groups(count: int, each: int) -> None:
+    """The difference of the plan is shown in about four of five comparisons, or more."""
+    generator = np.random.default_rng(0)
+    groups = np.repeat(np.arange(count), each)
+    images = len(groups)
+    points = int(showable(images, groups).partition("about ")[2].split()[0])
+    found = 0
+    for _ in range(400):
+        shared = generator.normal(size=count)[groups]
+        alone = generator.normal(size=images)
+        gains = points + 35 * (math.sqrt(0.3) * shared + math.sqrt(0.7) * alone)
+        found += paired(np.zeros(images), gains, DECIDING, groups=groups).sign > 0
+    assert found / 400 > 0.75
 
 
 def test_showable_difference_judging_images() -> None:

@@ -11,6 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
+from hexa.data.sources.source import Labels
 from hexa.evaluation.protocols import probe
 from hexa.evaluation.protocols.probe import choose_weight_decay, fast_probe, softmax_regression
 from hexa.evaluation.split import folds
@@ -64,6 +65,24 @@ def test_group_folds_lacking_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(np.unique(y[rows])) == 2
     useless = probed(x, y, x, y, groups=y)
     assert useless == probed(x, y, x, y)
+
+
+def test_weight_decay_on_whole_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No group is fitted and held out, also if a class is of one group."""
+    labels = np.repeat([0, 1, 0, 1, 2, 0, 1, 0, 1], 4)
+    groups = np.repeat([0, 1, 2, 3, 3, 4, 5, 6, 7], 4)
+    seen: list[Labels] = []
+
+    def choose(x: Any, y: Any, classes: int, decays: Any, parts: list[Labels], *how: Any) -> float:
+        seen.extend(parts)
+        return 0.01
+
+    monkeypatch.setattr(probe, "choose_weight_decay", choose)
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(len(labels), 3)))
+    probe.fit_probe(x, torch.from_numpy(labels), 3, groups=groups)
+    assert seen
+    for part in seen:
+        assert not set(groups[part]) & set(np.delete(groups, part))
 
 
 @pytest.mark.parametrize("weight_decay", [1.0, 1e-2, 1e-4])

@@ -14,10 +14,18 @@ from PIL import Image
 
 from hexa.config import UserError
 from hexa.data import open_source
-from hexa.data.sources.source import ArraySource
+from hexa.data.sources.source import ArraySource, Labels
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocols import robust
-from hexa.evaluation.split import _class_names, draw_per_class, folds, hold_out, stratified_part
+from hexa.evaluation.split import (
+    _class_names,
+    draw_per_class,
+    folds,
+    held_part,
+    hold_out,
+    stratified_part,
+    whole_groups,
+)
 from hexa.runtime.random import Stream
 from tests.evaluation.given import QUIET, noise_images
 
@@ -71,6 +79,31 @@ def test_hold_out_groups(tmp_path: Path) -> None:
     fit, out = hold_out(source, 0.2, Stream(0))
     assert len(out) == 8
     assert not set(fit.groups()) & set(out.groups())
+
+
+def _patients(seed: int) -> tuple[Labels, Labels]:
+    """Labels and groups of 9 patients with images of one or two of five classes, one of which is rare."""
+    generator = np.random.default_rng(seed)
+    labels, groups = [], []
+    for patient in range(9):
+        for label in generator.choice(5, 2, replace=False, p=[0.4, 0.3, 0.15, 0.1, 0.05]):
+            labels += [label] * 5
+            groups += [patient] * 5
+    return np.unique(labels, return_inverse=True)[1], np.array(groups)
+
+
+def test_whole_groups() -> None:
+    """No group is on both sides, also if all images of a class are of one group."""
+    split = 0
+    for seed in range(20):
+        labels, groups = _patients(seed)
+        held = held_part(labels, 0.2, Stream(seed), groups)
+        assert not set(groups[held]) & set(groups[~held])
+        parts = folds(labels, 5, Stream(seed), groups)
+        split += any(len(whole_groups(part, groups)) < len(part) for part in parts)
+        for part in map(whole_groups, parts, [groups] * len(parts)):
+            assert not set(groups[part]) & set(np.delete(groups, part))
+    assert split > 5  # the data has such classes
 
 
 @pytest.mark.parametrize(

@@ -269,3 +269,47 @@ def test_names_of_data(test: tuple[str, str], said: str) -> None:
     assert scores.spelled(result) == said
     assert scores.data(result) == (said if "scored" in said else "CIFAR-10")
     assert scores.data({"data": "x", "data_facts": []}) == "x"
+
+
+def _evaluations(values: list[float], **others: Any) -> list[dict[str, Any]]:
+    """Results of one training on the same images, by evaluation seeds."""
+    return [_on("x", "F", "T", top1, seed=seed, **others) for seed, top1 in enumerate(values)]
+
+
+@pytest.mark.parametrize("values", [[60.0, 50.0], [50.0, 60.0]])
+def test_evaluation_seeds(make_run: MakeRun, values: list[float]) -> None:
+    """Evaluations of one training are averaged, in any order."""
+    runs = [
+        run_with(make_run("a"), *_evaluations(values)),
+        run_with(make_run("bb", batch_size=8), *_evaluations([60.0])),
+    ]
+    (said,) = scores.verdicts(runs, ["a", "bb"])
+    assert "bb is better than a: +5.0" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "interval", "found"),
+    [
+        ({"shots": [1], "draws": 1}, None, "labels were drawn once"),
+        ({"percent": 1.0, "draws": 1, "list_file": None}, None, "labels were drawn once"),
+        ({"percent": 1.0, "draws": 1, "list_file": "1percent.txt"}, None, "better than a: +6.0"),
+        ({"percent": 100.0, "draws": 1, "list_file": None}, None, "better than a: +6.0"),
+        ({"shots": [1], "draws": 5}, 5.0, "not shown to differ"),
+        ({"shots": [1], "draws": 5}, 1.0, "better than a: +6.0"),
+    ],
+)
+def test_drawn_labels(
+    make_run: MakeRun, options: dict[str, Any], interval: float | None, found: str
+) -> None:
+    """The chance of drawn labels is part of the interval."""
+    runs = []
+    for name, top1 in (("a", 50.0), ("bb", 56.0)):
+        (result,) = _evaluations([top1], options=options)
+        if interval is not None:
+            result["metrics"]["top1_interval"] = interval
+        runs.append(run_with(make_run(name, batch_size=8 * len(name)), result))
+    (said,) = scores.verdicts(runs, ["a", "bb"])
+    assert found in said
+    if interval is not None:
+        half = np.hypot(agresti_caffo(50, 56, 10_000), np.sqrt(2) * interval)
+        assert f"± {half:.1f} points" in said

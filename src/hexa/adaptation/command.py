@@ -105,6 +105,7 @@ def _begin(
     if (
         record is not None
         and "verdict" in record
+        and not only_plan
         and _has_new_labels(request, out, record, console)
     ):
         record = records.to_judge(record, request)

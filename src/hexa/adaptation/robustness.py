@@ -297,7 +297,10 @@ def halves_of(judge: Judge) -> list[Rows]:
     groups = None if judge.groups is None else judge.groups[judge.judged]
     rows = np.arange(len(labels))
     parts = folds(labels, 2, Stream(judge.seed).child("price"), groups) or [rows[::2]]
-    return [parts[0], np.setdiff1d(rows, parts[0])]
+    first = parts[0]
+    if groups is not None:
+        first = rows[np.isin(groups, groups[first])]
+    return [first, np.setdiff1d(rows, first)]
 
 
 def lost_by(before: Side, after: Side, half: Rows) -> float:

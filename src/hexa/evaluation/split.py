@@ -170,13 +170,20 @@ def held_part(
     """
     held = np.zeros(len(labels), dtype=np.bool_)
     if groups is not None and labels.ndim == 1:
-        for part in folds(labels, max(2, round(1 / share)), stream, groups):
+        for fold in folds(labels, max(2, round(1 / share)), stream, groups):
+            part = whole_groups(fold, groups)
             if len(np.unique(labels[part])) > len(np.unique(labels[held])):
                 held[:] = False
                 held[part] = True
     if len(np.unique(labels[held])) < 2:
         held = stratified_part(labels, share, stream)
     return held
+
+
+def whole_groups(part: Labels, groups: Labels) -> Labels:
+    """The positions of a part without images of groups that are in the part only partly. groups: [N], of all images."""
+    outside = np.delete(groups, part)
+    return part[~np.isin(groups[part], outside)]
 
 
 def shuffled(labels: Labels, stream: Stream) -> dict[int, Labels]:
@@ -260,7 +267,8 @@ def folds(
     """`count` disjoint parts that together hold every image of classes with two or more; fewer where classes are small.
 
     A class of one image can't be held out and is in no fold. Empty if there is nothing to hold out. groups: [N]; images
-    of one group are in one part, and in none if all images of their class would be.
+    of one group are in one part, or in none if all images of their class would be in it. So a group with images of
+    several classes may be in its part only partly (`whole_groups`).
     """
     most = 0 if groups is None else min(count, len(np.unique(groups)), np.bincount(labels).max())
     if most > 1:

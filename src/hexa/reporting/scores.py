@@ -15,6 +15,8 @@ from hexa.reporting.tables import Table, best_of, mean_std, text
 
 #: A metric, and the standard deviation that the evaluation itself reports (`top1_std`), if any.
 Score = tuple[float, float | None]
+#: The seed of a training, and the training and test images that an evaluation drew.
+_Place = tuple[str, tuple[str, ...]]
 #: Shared seeds from which on an interval over seeds shows the chance of training.
 _FEWEST_SEEDS = 3
 
@@ -90,17 +92,38 @@ def verdicts(
     return said
 
 
-def _accuracies(result: Record) -> dict[str, tuple[float, int]]:
-    """The top-1 accuracy and the robust ones by ε, each with the number of test images (0: unknown)."""
+class _Accuracy(NamedTuple):
+    """An accuracy in percent."""
+
+    value: float
+    images: int
+    """The number of test images; 0 if it is unknown."""
+    drawn: float
+    """Half of the 95 % interval over draws of labels; 0 if all labels were used, NaN if labels were drawn once."""
+
+
+def _accuracies(result: Record) -> dict[str, _Accuracy]:
+    """The top-1 accuracy, and the robust ones by ε."""
     facts = flatten(result)
     known = [facts.get("data_facts.test.images"), facts.get("options.images")]
     counts = [int(number) for number in known if is_number(number)]
     images = min(counts) if is_number(known[0]) else 0
+    metrics = result["metrics"]
+    once = math.nan if _draws_labels(result.get("options")) else 0.0
     return {
-        str(name): (float(value), images)
-        for name, value in result["metrics"].items()
+        str(name): _Accuracy(float(value), images, metrics.get(f"{name}_interval", once))
+        for name, value in metrics.items()
         if is_number(value) and (name == "top1" or str(name).startswith("robust@"))
     }
+
+
+def _draws_labels(options: Any) -> bool:
+    """True if a protocol with these options learns from labels that it draws."""
+    if not isinstance(options, dict) or options.get("list_file") is not None:
+        return False
+    percent = options.get("percent")
+    share = is_number(percent) and percent < 100
+    return bool(options.get("shots") or options.get("labels") or share)
 
 
 def _difference(
@@ -110,20 +133,25 @@ def _difference(
 ) -> str:
     """Say how an accuracy of the second arm differs, with its 95 % interval. cells: the accuracies of both arms.
 
-    The interval is that over test images, or the one over shared seeds if it is wider: seeds share the test images, and
-    the gains of a few seeds may agree by chance.
+    The interval is that over test images and draws of labels, or the one over shared seeds if it is wider: seeds share
+    the test images, and the gains of a few seeds may agree by chance. Evaluations of one training on the same images
+    are averaged.
     """
     repeated = any(len({cell.seed for cell in arm}) > 1 for arm in cells)
-    # single trainings are compared whatever their seeds are
-    scored = [
-        {(cell.seed if repeated else "", cell.drawn): cell.found for cell in arm} for arm in cells
+    scored = [_by_place(arm, repeated) for arm in cells]
+    shared = [place for place in scored[0] if place in scored[1]]
+    if not shared and not repeated:
+        return (
+            "the evaluations drew different images, so nothing is compared; "
+            "evaluate both with the same --seed"
+        )
+    means = [
+        {place: statistics.fmean(one.value for one in places[place]) for place in shared}
+        for places in scored
     ]
-    first = scored[0]
-    second = scored[1]
-    shared = [place for place in first if place in second]
     gains: dict[str, list[float]] = {}
     for place in shared:
-        gains.setdefault(place[0], []).append(second[place][0] - first[place][0])
+        gains.setdefault(place[0], []).append(means[1][place] - means[0][place])
     if len(gains) < 1 + repeated:
         return (
             "the arms share fewer than two seeds, so nothing is compared; train and evaluate "
@@ -131,19 +159,29 @@ def _difference(
         )
     of_seeds = [statistics.fmean(of_seed) for of_seed in gains.values()]
     gain = statistics.fmean(of_seeds)
-    accuracies = [statistics.fmean(arm[place][0] for place in shared) for arm in scored]
-    images = min(arm[place][1] for arm in scored for place in shared)
+    accuracies = [statistics.fmean(of_arm.values()) for of_arm in means]
+    used = [[one for place in shared for one in places[place]] for places in scored]
+    images = min(one.images for arm in used for one in arm)
     if images < 1 or not 0 <= min(accuracies) <= max(accuracies) <= 100:
         return (
             f"the number of test images is unknown, so that a difference of {gain:+.1f} "
             "points shows nothing"
         )
-    half = _over_images(accuracies, images)
-    interval = f"95 % interval over {images:,} test images, not paired"
+    draws = [statistics.fmean(one.drawn for one in arm) for arm in used]
+    if any(map(math.isnan, draws)):
+        return (
+            f"labels were drawn once, so that a difference of {gain:+.1f} points shows nothing; "
+            "evaluate both with --draws 5"
+        )
+    half = math.hypot(_over_images(accuracies, images), *draws)
+    labels = " and draws of labels" if any(draws) else ""
+    interval = f"95 % interval over {images:,} test images{labels}, not paired"
     if len(of_seeds) > 1:
         half = max(half, half_width(of_seeds))
         seeds = f"over {len(of_seeds)} paired seeds"
-        interval = f"the wider of two 95 % intervals: {seeds}, and over {images:,} test images"
+        interval = (
+            f"the wider of two 95 % intervals: {seeds}, and over {images:,} test images{labels}"
+        )
     if len(of_seeds) < _FEWEST_SEEDS:
         interval += "; fewer than three seeds do not show the chance of training"
     found = f"is not shown to differ from {names[0]}"
@@ -154,6 +192,14 @@ def _difference(
     if metric != "top1":
         what = f"accuracy under attack of ε = {metric.removeprefix('robust@')}"
     return f"{names[1]} {found}: {points} of {what} ({interval})"
+
+
+def _by_place(arm: Sequence[_Cell], repeated: bool) -> dict[_Place, list[_Accuracy]]:
+    """The accuracies of an arm by training seed and drawn images; single trainings are compared whatever their seeds are."""
+    places: dict[_Place, list[_Accuracy]] = {}
+    for cell in arm:
+        places.setdefault((cell.seed if repeated else "", cell.drawn), []).append(cell.found)
+    return places
 
 
 def _over_images(accuracies: Sequence[float], images: int) -> float:

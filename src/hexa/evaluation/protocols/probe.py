@@ -22,7 +22,7 @@ from hexa.config import Config
 from hexa.data.sources.source import Labels
 from hexa.evaluation import few_labels
 from hexa.evaluation.protocol import Outcome, Protocol, Task, accuracies
-from hexa.evaluation.split import folds
+from hexa.evaluation.split import folds, whole_groups
 from hexa.runtime.random import Stream
 
 Array = NDArray[np.floating[Any]]
@@ -236,6 +236,9 @@ def fit_probe(
 def _parts(y: Labels, stream: Stream, groups: Labels | None) -> list[Labels]:
     """Five folds in whole groups; groups are ignored if the folds hold fewer than two classes."""
     parts = folds(y, 5, stream, groups)
+    if groups is not None:
+        whole = [whole_groups(part, groups) for part in parts]
+        parts = [part for part in whole if len(part)]
     held = np.concatenate([y[:0], *(y[part] for part in parts)])
     if groups is not None and len(np.unique(held)) < 2:
         return folds(y, 5, stream)
