@@ -5,13 +5,8 @@ from __future__ import annotations
 import functools
 import html
 import json
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY, Mock
@@ -85,13 +80,7 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
     assert [conclusion, load] == [kept["verdict"], kept["winner"]["load"]]
     assert str(out / "report.html") in report
     assert str(out / "winner.safetensors") in file
-    assert "8 px" in file
     assert kept["winner"]["load"] in html.unescape((out / "report.html").read_text())
-    assert [row[0] for row in kept["table"]["rows"]][:3] == [
-        "image size, px",
-        "k-NN, % ↑",
-        "linear probe, % ↑",
-    ]
     assert (kept["comparison"]["best"] == "result") == (kept["kept"] == "result")
     assert vars(load_backbone(out).preparation) == vars(load_backbone(weights).preparation) | {
         "origins": ANY
@@ -102,8 +91,6 @@ def test_adapt_folder_to_decision(weights: Path, photos: Path, tmp_path: Path, s
     assert torch.equal(best(images), better.eval()(images))
     assert better.preparation.crop == 0.9
     assert best.preparation.crop == 1.0  # timm, too, is to take digits whole
-    page = (out / "report.html").read_text()
-    assert page.index("Did it help?") < page.index("What ran")
     # again: there is nothing left to do
     assert "is finished" in says(command(weights, photos, out, "--time=20m")).out
     assert f"verdict is in {out / 'report.html'}" in says(f"resume {out}").out
@@ -155,36 +142,6 @@ def test_adapt_changed_labels(weights: Path, photos: Path, tmp_path: Path, says:
     assert (out / "backbone.safetensors").read_bytes() == trained
 
 
-def test_adapt_resume_after_kill(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
-    """A killed experiment that is resumed ends with the same weights and table."""
-    whole = tmp_path / "whole"
-    cut = tmp_path / "cut"
-    more = "--time=20m --training.checkpoint_every_steps=1 --training.report=false"
-    says(command(weights, photos, whole, more))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "hexa", *command(weights, photos, cut, more).split()],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        # sums are those of a number of threads: the same here as there
-        env={**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())},
-    )
-    deadline = time.monotonic() + 120
-    while (
-        not list(cut.glob("checkpoints/*.pt"))
-        and process.poll() is None
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    says(command(weights, photos, cut, more))
-    a = load_backbone(whole / "backbone.safetensors").network.state_dict()
-    b = load_backbone(cut / "backbone.safetensors").network.state_dict()
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    tables = [json.loads((folder / "adapt.json").read_text())["table"] for folder in (whole, cut)]
-    assert tables[0] == tables[1]
-
-
 @pytest.mark.parametrize("command", ["adapt", "harden"])
 def test_transformer_image_size(command: str, photos: Path, tmp_path: Path, says: Says) -> None:
     """A transformer is adapted and hardened at the size that was given."""
@@ -229,15 +186,6 @@ def test_adapt_trials(
     assert compared.call_args.args[-1] == trials
 
 
-def test_adapt_foreign_out_folder(weights: Path, photos: Path, tmp_path: Path, says: Says) -> None:
-    """A folder that holds other files is refused and stays as it was."""
-    (tmp_path / "letters").mkdir()
-    (tmp_path / "letters" / "mother.txt").write_text("dear")
-    err = says(command(weights, photos, tmp_path / "letters", "--time=20m"), status=2).err
-    assert "is not an empty folder" in err
-    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["mother.txt"]
-
-
 def test_adapt_plan_side_effects(
     weights: Path, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says
 ) -> None:
@@ -260,7 +208,6 @@ def test_adapt_plan_side_effects(
     assert read.call_count == 2
     of_photos = says(f"{planning} {data} --time=100s --domain=photos").out
     assert re.search(r"learning: the last of 3 stages.* head alone", of_photos)
-    assert "for photos, 8 px\n" in of_photos
     small = says(f"{planning} {data} --epochs=9 --views.size=4").out
     assert re.search(r"views: .*4 px; .*8 px", small)
     inside = f"{planning} --data={photos}/test --epochs=9"
@@ -310,14 +257,11 @@ def test_adapt_clock_judging_time(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("--time=soon", "--time: "),
-        ("--images=2.5", "images: should be a valid integer"),
         ("--batch_size=201", "batch_size: 201"),
         ("--data=folder:{few}", "64"),
         ("--data=folder:{same}", "near-duplicates"),
         ("--data=folder:{broken}", "8 of 80 images"),
         ("--labelled=folder:{few}", "labels"),
-        ("--labelled=folder:{single}", "0 of 3 classes"),
         ("--groups=none.csv", "labels"),
         ("--domain=photo", "'photos'"),
         ("--epohcs=3", "'--epochs'"),
@@ -329,11 +273,11 @@ def test_adapt_clock_judging_time(
 def test_adapt_invalid_options(
     change: str, message: str, weights: Path, photos: Path, tmp_path: Path, says: Says
 ) -> None:
-    folders = {name: tmp_path / name for name in ("few", "same", "single", "broken")}
+    folders = {name: tmp_path / name for name in ("few", "same", "broken")}
     image = Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3))
     for number in range(80):
-        for name, most in (("few", 3), ("same", 80), ("single", 3), ("broken", 80)):
-            path = folders[name] / (str(number) if name == "single" else "") / f"{number}.png"
+        for name, most in (("few", 3), ("same", 80), ("broken", 80)):
+            path = folders[name] / f"{number}.png"
             if number < most:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 image.save(path) if (name, number % 10) != ("broken", 0) else path.write_bytes(b"")
@@ -344,9 +288,3 @@ def test_adapt_invalid_options(
     assert message in said
     assert stage in ([], ["looking at the images …"])
     assert not out.exists()
-
-
-def test_adapt_python_refusal(weights: Path, photos: Path, tmp_path: Path) -> None:
-    """The library refuses what the command refuses."""
-    with pytest.raises(UserError, match="too few"):
-        adapt(AdaptRequest(str(weights), f"folder:{photos}/test/0"), tmp_path / "run")

@@ -85,7 +85,6 @@ def test_harden_weights_to_report(weights: Path, tmp_path: Path, says: Says) -> 
     )
     told = " ".join(says(f"export {out} --to=timm --out={tmp_path / 'x.safetensors'}").out.split())
     assert str(out / "winner.safetensors") in told
-    assert "at most 8 px whole; others" in told
     (out / "report.html").unlink()  # as if killed before it was written
     says(command(weights, out, fixed))
     assert (out / "report.html").exists()
@@ -135,15 +134,7 @@ def test_harden_without_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert judged["table"]["rows"][0][0] == "k-NN, % ↑"
     assert judged["request"]["price"] == 100
     assert judged["comparison"]["images"] == 450  # of the 100 that were planned without labels
-    assert [line.partition(":")[0] for line in judged["plan"]] == [
-        "images",
-        "method",
-        "views",
-        "length",
-        "labels",
-    ]
     assert (tmp_path / "run" / "backbone.safetensors").read_bytes() == trained
-    assert run(epochs=1)["table"]["rows"] == kept["table"]["rows"]
     save_backbone(random_backbone(NETWORK, 8, seed=6), weights)
     with pytest.raises(UserError, match="has changed since this experiment began"):
         run(epochs=1, price=3.0)
@@ -203,9 +194,6 @@ def test_harden_judging_size(
     assert found.record["attack"] == attack_of(Judge(labels_of(images))) | {
         "images": found.record["attacked"]
     }
-    named = f"APGD-CE and APGD-T (3 steps, 1 target) of {found.record['attacked']} images"
-    assert named in found.verdict
-    assert found.record["changes"].keys() >= {CLEAN, *ATTACKED}
     assert found.record["k-NN"][0] == found.record["k-NN"][1]  # the same weights
     assert [row[0] for row in found.table.rows[-2:]] == [
         f"{name} at 48 px, % ↑" for name in ("k-NN", CLEAN)

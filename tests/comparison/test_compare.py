@@ -60,12 +60,8 @@ def test_compare_command_page(tmp_path: Path, folder: Path, says: Says) -> None:
     assert record["judged"] == 85
     assert len(record["duplicates"]) == 1
     html = (out / "compare.html").read_text()
-    for part in (
-        "Which is better?",
-        "The closest images",
-        "Near-duplicates",
-    ):
-        assert part in html
+    assert "Which is better?" in html
+    assert "Near-duplicates" in html
 
 
 def test_compare_recipe_names() -> None:
@@ -159,22 +155,8 @@ def test_many_small_classes() -> None:
     counts = np.unique(labels[rows], return_counts=True)[1]
     assert 200 <= len(rows) <= 204
     assert counts.min() >= 2
-    few = draw_classes(np.repeat([0, 1, 2], [600, 300, 100]), 100, Stream(0))
-    assert np.bincount(np.repeat([0, 1, 2], [600, 300, 100])[few]).tolist() == [60, 30, 10]
-
-
-def test_compare_unjudgeable_labels(tmp_path: Path, says: Says) -> None:
-    """Labels that are too few to compare are refused."""
-    digits = load_digits()
-    for place in range(40):
-        (tmp_path / f"{place}").mkdir()
-        Image.fromarray((digits.images[place] * 15.9).astype(np.uint8)).save(
-            tmp_path / f"{place}" / "one.png"
-        )
-    out = tmp_path / "compared"
-    told = says(f"compare {RANDOM} pixels:8 --data folder:{tmp_path} --out {out}", status=2).err
-    assert "--labelled" in told
-    assert not out.exists()
+    few = np.repeat([0, 1, 2], [600, 300, 100])
+    assert np.bincount(few[draw_classes(few, 100, Stream(0))]).tolist() == [60, 30, 10]
 
 
 @pytest.mark.parametrize(

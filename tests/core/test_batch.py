@@ -23,32 +23,23 @@ def network() -> nn.Module:
     return build(NetworkConfig(name="small-resnet", widths=(4, 8)))
 
 
-def moco(queue_size: int = 16, batch_size: int = 8) -> MoCo:
-    return MoCo(MoCoConfig(queue_size=queue_size, dim=8), network(), Setting(32, batch_size))
+def moco() -> MoCo:
+    return MoCo(MoCoConfig(queue_size=16, dim=8), network(), Setting(32, 8))
 
 
-def swav(queue_size: int = 16, batch_size: int = 8) -> SwAV:
-    config = SwAVConfig(
-        queue_size=queue_size, queue_start_epoch=0, num_prototypes=4, dim=8, hidden=8
-    )
-    return SwAV(config, network(), Setting(32, batch_size))
+def swav() -> SwAV:
+    config = SwAVConfig(queue_size=16, queue_start_epoch=0, num_prototypes=4, dim=8, hidden=8)
+    return SwAV(config, network(), Setting(32, 8))
 
 
-def batch(crops: Tensor | None = None, index: Tensor | None = None, size: int = 8) -> Batch:
+def batch(crops: Tensor | None = None, size: int = 8) -> Batch:
     crops = torch.rand(size, 3, 8, 8, generator=Stream(0).generator()) if crops is None else crops
-    return Batch(
-        (crops, crops.flip(0)),
-        torch.arange(size) if index is None else index,
-        Stream(0).child("step", 0),
-    )
+    return Batch((crops, crops.flip(0)), torch.arange(size), Stream(0).child("step", 0))
 
 
-def train(method: Any, data: Batch) -> None:
-    one_step(
-        Objective(method),
-        torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1),
-        data,
-    )
+def train(method: Any, data: Batch, objective: Objective | None = None) -> None:
+    learned = [p for p in method.parameters() if p.requires_grad]
+    one_step(objective or Objective(method), torch.optim.SGD(learned, lr=0.1), data)
 
 
 def test_grey_batch_channels() -> None:
@@ -67,7 +58,6 @@ RISING = torch.linspace(0, 1, 8 * 3 * 8 * 8).view(8, 3, 8, 8)
             RISING * 255,
             r"pixels range from 0.* to 25.*; expected 0 to 1",
         ),
-        (RISING * 4 - 1.5, "pixels range from -1.*255"),
         (torch.full((8, 3, 8, 8), torch.nan), "pixels range from nan to nan"),
     ],
 )
@@ -94,9 +84,8 @@ def test_first_step_value_check(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "check_values", lambda data: looked.append(data.step))
     method = moco()
     objective = Objective(method)
-    optimizer = torch.optim.SGD(method.query.parameters(), lr=0.1)
     for _ in range(3):
-        one_step(objective, optimizer, batch())
+        train(method, batch(), objective)
     assert len(looked) == 1
 
 

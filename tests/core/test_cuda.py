@@ -3,6 +3,7 @@ tests are found everywhere."""
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -23,7 +24,6 @@ from hexa.data.sources.source import ArraySource
 from hexa.data.views.making import Views, ViewsConfig
 from hexa.evaluation import evaluate
 from hexa.nn.backbones import NetworkConfig, build
-from hexa.nn.memory_bank import MemoryBank
 from hexa.objective import Objective
 from hexa.ops.kmeans import spherical_kmeans
 from hexa.run.build import kernels
@@ -34,7 +34,6 @@ from hexa.training import optimizers
 from hexa.training.graph import Steps
 from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer
 from hexa.training.schedules import ScheduleConfig
-from hexa_paper.methods.instdisc import InstDiscConfig, Memory
 from tests.laws.cases import Case, fitting, one_step
 
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -208,9 +207,6 @@ def test_cpu_gpu_agreement(case: Case, device: str) -> None:
 def test_device_resume_bits(case: Case, device: str) -> None:
     """Four steps, and two steps of a method that is then restored into another for two more."""
 
-    def state(method: Method, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-        return {"method": method.checkpoint(), "optimizer": optimizer.state_dict()}
-
     def begun() -> tuple[Method, Objective, torch.optim.Optimizer]:
         method = case.build(torch.float32).to(device)
         return method, case.objective(method), sgd(method)
@@ -222,11 +218,13 @@ def test_device_resume_bits(case: Case, device: str) -> None:
     with kernels(deterministic=True):
         whole, objective, optimizer = begun()
         train(objective, optimizer, range(2))
-        saved = copied(state(whole, optimizer))
+        torch.save([whole.checkpoint(), optimizer.state_dict()], file := io.BytesIO())
+        file.seek(0)
+        saved = torch.load(file, map_location="cpu")
         train(objective, optimizer, range(2, 4))
         further, objective, optimizer = begun()
-        further.restore(saved["method"])
-        optimizer.load_state_dict(saved["optimizer"])
+        further.restore(saved[0])
+        optimizer.load_state_dict(saved[1])
         train(objective, optimizer, range(2, 4))
     resumed = further.state_dict()
     assert [
@@ -234,20 +232,18 @@ def test_device_resume_bits(case: Case, device: str) -> None:
     ] == []
 
 
-def copied(tree: Any) -> Any:
-    """Return a nested state with all tensors on the CPU, as in a file."""
-    if isinstance(tree, Tensor):
-        return tree.detach().cpu().clone()
-    if isinstance(tree, dict):
-        return {name: copied(value) for name, value in tree.items()}
-    return [copied(value) for value in tree] if isinstance(tree, list | tuple) else tree
-
-
 @each_device
-def test_resident_view_device_agreement(device: str, never_waits: Any) -> None:
-    """Views of resident images equal those on the CPU and never wait."""
+def test_resident_view_device_agreement(device: str) -> None:
+    """Views of resident images equal those on the CPU."""
     coarse = torch.rand(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    images = (255 * torch.nn.functional.interpolate(coarse, (32, 32), mode="bilinear")).byte()
+    images = (
+        255
+        * torch.nn.functional.interpolate(
+            coarse,
+            (32, 32),
+            mode="bilinear",
+        )
+    ).byte()
 
     def loader(where: str) -> PretrainLoader:
         views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": 24}))
@@ -256,12 +252,7 @@ def test_resident_view_device_agreement(device: str, never_waits: Any) -> None:
         )
 
     expected = list(loader("cpu").epoch(0))
-    batches = loader(device).epoch(0)
-    found = [next(batches)]
-    never_waits()
-    found += batches
-    if device == "cuda":
-        torch.cuda.set_sync_debug_mode("default")
+    found = list(loader(device).epoch(0))
     assert len(found) == len(expected) == 4
     for ours, theirs in zip(found, expected, strict=True):
         assert {tensor.device.type for tensor in (*ours.crops, ours.index)} == {device}
@@ -295,33 +286,6 @@ def test_kmeans_device_determinism(device: str) -> None:
     second = clusters(device, torch.float32)
     assert torch.equal(first.centroids, second.centroids)
     assert torch.equal(first.assignments, second.assignments)
-
-
-@each_device
-def test_memory_bank_devices(device: str) -> None:
-    """Memory banks have the same content as on the CPU."""
-    generator = torch.Generator().manual_seed(0)
-    index = torch.tensor(
-        [3, 7, 3, 0]
-    )  # an unreadable image is replaced by another one of the batch
-    rows = torch.nn.functional.normalize(torch.randn(4, 5, generator=generator), dim=1)
-    rows[2] = rows[0]
-    held = []
-    for where in ("cpu", device):
-        bank = MemoryBank(10, 1, 5).to(where)
-        instances = Memory(InstDiscConfig(dim=5), 10, seed=0, drawn=True).to(where)
-        bank.write(index.to(where), rows[None].to(where))
-        bank.keep(torch.tensor([7, 9], device=where))
-        data = Batch((torch.zeros(4, 3, 2, 2, device=where),), index.to(where), Stream(0))
-        instances.update(data, rows[None].to(where))
-        held.append(
-            [
-                value.cpu()
-                for value in (*bank.crop(0), instances.rows, instances.labels(data, None).others)
-            ]
-        )
-    for ours, theirs in zip(*held, strict=True):
-        torch.testing.assert_close(ours, theirs)
 
 
 @each_device

@@ -60,20 +60,3 @@ def test_average_precision_loop(seed: int, ties: bool) -> None:
         average_precision_score(positive, scores), abs=1e-12
     )
     assert area >= average_precision_score(positive, scores) - 1e-12
-
-
-def test_recall_unscored_positives() -> None:
-    """Recall counts what has no score."""
-    precision, recall = precision_recall(np.array([0.9, 0.5]), np.array([True, False]), 4)
-    assert precision.tolist() == [1.0, 0.5]
-    assert recall.tolist() == [0.25, 0.25]
-    assert all(
-        len(values) == 0 for values in precision_recall(np.empty(0), np.empty(0, dtype=bool), 4)
-    )
-
-
-def test_recall_early_end() -> None:
-    """Recall that ends early counts no further."""
-    found = interpolated_area(np.array([1.0, 0.5]), np.array([0.2, 0.2]))
-    assert found == pytest.approx(0.2)
-    assert eleven_point(np.array([1.0, 0.5]), np.array([0.2, 0.2])) == pytest.approx(3 / 11)

@@ -55,7 +55,6 @@ def test_result_provenance(tmp_path: Path) -> None:
     ]
     assert fit["fingerprint"] != test["fingerprint"]
     assert set(found["metrics"]) == {"top1", "top5", "balanced_accuracy", "majority_class"}
-    assert {"encoder", "branch", "versions", "seconds", "transform"} <= found.keys()
 
 
 def test_holdout_split(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,27 +152,20 @@ def test_nan_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "options"),
-    [
-        ("knn", {}),
-        ("svm", {"costs": 0.5}),
-        ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5}),
-    ],
+    ("protocol", "options"), [("knn", {}), ("low-shot", {"shots": 2, "draws": 2, "costs": 0.5})]
 )
 def test_constant_network_note(
     monkeypatch: pytest.MonkeyPatch, protocol: str, options: dict[str, Any]
 ) -> None:
     """A network that outputs a constant is noted."""
-    monkeypatch.setattr(
-        svm, "cpu_count", lambda: 1
-    )  # no other processes, which take seconds to start
+    # no other processes, which take seconds to start
+    monkeypatch.setattr(svm, "cpu_count", lambda: 1)
     backbone = load_backbone("random:small-resnet-4-8")
     for parameter in backbone.network.parameters():
         parameter.data.zero_()
-    found = evaluate(protocol, backbone, "digits", **QUIET, **options)
-    assert "no better than guessing (10.0 %): look at the run" in found["notes"]
-    found = evaluate(protocol, "pixels:8", "digits", **QUIET, **options)
-    assert not any("guessing" in note for note in found["notes"])
+    for one, noted in ((backbone, True), ("pixels:8", False)):
+        notes = evaluate(protocol, one, "digits", **QUIET, **options)["notes"]
+        assert ("no better than guessing (10.0 %): look at the run" in notes) == noted
 
 
 def test_unlabelled_test_image(tmp_path: Path) -> None:

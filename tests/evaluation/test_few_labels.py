@@ -34,7 +34,15 @@ def drawn(labels: np.ndarray, k: int, number: int) -> np.ndarray:
 def test_few_label_knn_scikit_learn() -> None:
     x, y = digits("train")
     test_x, test_y = digits("test")
-    result = evaluate("knn", "pixels:8", "digits", k=1, shots=(1, 4), draws=3, **QUIET)
+    result = evaluate(
+        "knn",
+        "pixels:8",
+        "digits",
+        k=1,
+        shots=(1, 4),
+        draws=3,
+        **QUIET,
+    )
     assert result["protocol"] == "knn/k1-t0.07-1,4-labels-3-draws"
     for k in (1, 4):
         chosen = [drawn(y, k, number) for number in range(3)]
@@ -77,6 +85,7 @@ def test_nested_label_draws() -> None:
     few = set(drawn(labels, 2, 1).tolist())
     more = set(drawn(labels, 8, 1).tolist())
     assert few < more
+    assert len(more) == 80
     assert few != set(drawn(labels, 2, 2).tolist())
 
 
@@ -84,7 +93,14 @@ def test_shots_above_class_size(tmp_path: Path) -> None:
     """Numbers of labels that a class is too small for are left out."""
     data = pictures(tmp_path / "fit", {"a": 3, "b": 9})
     test = pictures(tmp_path / "other", {"a": 2, "b": 2}, shade=9)
-    result = evaluate("knn", "pixels:10", data, test_data=test, shots=(1, 2, 4, 8), **QUIET)
+    result = evaluate(
+        "knn",
+        "pixels:10",
+        data,
+        test_data=test,
+        shots=(1, 2, 4, 8),
+        **QUIET,
+    )
     assert set(result["details"]) == {"1", "2"}
     assert result["options"]["shots"] == [1, 2]
     assert any(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,65 +13,15 @@ from torch.nn import functional as F
 from hexa.data import ArraySource
 from hexa.data.sources.source import Subset
 from hexa.evaluation import evaluate
-from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import linear
 from hexa.evaluation.protocols.linear import PROTOCOL, AdamaxOptions, LinearOptions, factor
-from hexa.nn.backbones import NetworkConfig
 from hexa.runtime.random import Stream
-from hexa.weights.preparation import Preparation
-from hexa.weights.pretrained import Backbone
-from tests.evaluation.given import QUIET, task_of
+from tests.evaluation.given import QUIET
+from tests.evaluation.test_tuning import task
 from tests.modules import unchanged
 
-SIZE = 4
 #: A published setting is made for 100 epochs of a million images.
 QUICK = {"epochs": 5, "batch_size": 16, "learning_rate": 1.0}
-
-
-def images(count: int, seed: int, split: str = "train") -> ArraySource:
-    """Three classes, each a colour under noise."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.arange(count) % 3
-    pixels = torch.randint(0, 120, (count, 3, SIZE, SIZE), generator=generator)
-    pixels[torch.arange(count), labels] += 60
-    return ArraySource(
-        pixels.to(torch.uint8),
-        labels.numpy(),
-        ["r", "g", "b"],
-        split=split,
-        splits=("train", "test"),
-    )
-
-
-class Means(nn.Module):
-    """The mean of each channel, through a batch-norm that training would change."""
-
-    num_features = 3
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x.mean((2, 3)))
-
-
-def backbone(network: nn.Module | None = None) -> Backbone:
-    config = NetworkConfig(name="means", mean=(0.3, 0.3, 0.3), std=(0.1, 0.1, 0.1))
-    return Backbone(network or Means(), Preparation(config.mean, config.std, SIZE), config)
-
-
-@pytest.fixture
-def task() -> Callable[..., Task]:
-    def make(network: nn.Module | None = None, **fields: Any) -> Task:
-        return task_of(
-            backbone(network),
-            images(48, 0),
-            images(30, 1, "test"),
-            **{"extraction_batch": 7} | fields,
-        )
-
-    return make
 
 
 def test_linear_classifier_initialisation() -> None:
@@ -84,7 +32,7 @@ def test_linear_classifier_initialisation() -> None:
     assert not classifier.bias.any()
 
 
-def test_linear_best_and_last(task: Callable[..., Task]) -> None:
+def test_linear_best_and_last() -> None:
     """It learns, and reports the best and the last accuracy."""
     given = task()
     given.backbone.train()
@@ -97,7 +45,7 @@ def test_linear_best_and_last(task: Callable[..., Task]) -> None:
     assert outcome.metrics["top1_last"] == curve[-1]["top1"] <= outcome.metrics["top1"]
 
 
-def test_linear_accuracy(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_accuracy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Against a second look at the test images, image by image, with the classifier as it ended."""
     made: list[nn.Linear] = []
     original = linear.new_classifier
@@ -115,7 +63,7 @@ def test_linear_accuracy(task: Callable[..., Task], monkeypatch: pytest.MonkeyPa
     assert outcome.metrics["top1_last"] == pytest.approx(100 * right / 30)
 
 
-def test_linear_decoding_count(task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_linear_decoding_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each image is decoded once, whatever the epochs."""
     given = task()
     decoded = list[tuple[str, int]]()
@@ -126,13 +74,13 @@ def test_linear_decoding_count(task: Callable[..., Task], monkeypatch: pytest.Mo
     }
 
     def counted(self: ArraySource, index: int) -> Tensor:
-        decoded.append((self.split, index))
+        decoded.append((self.name, index))
         return decode(self, index)
 
     monkeypatch.setattr(ArraySource, "decode", counted)
     linear.train(replace(given, **both), LinearOptions(**QUICK))
-    assert len(set(decoded)) == 48 + 30
-    assert len(decoded) <= 48 + 30 + 2  # one more look at their sizes is allowed
+    assert len(set(decoded)) == 50 + 30
+    assert len(decoded) <= 50 + 30 + 2  # one more look at their sizes is allowed
 
 
 @pytest.mark.parametrize("preset", ["moco", "swav"])

@@ -55,14 +55,6 @@ def test_topk_nan_and_few_classes() -> None:
     assert single == {"top1": 100.0, "balanced_accuracy": 100.0}
 
 
-def test_protocol_registry() -> None:
-    """Protocols are found by looking."""
-    assert {"knn", "linear", "probe"} <= set(protocols.names())
-    for name, protocol in protocols.every().items():
-        for preset, options in protocol.presets.items():
-            assert protocol.identity(preset, options), name
-
-
 def test_new_protocol_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: Says) -> None:
     """The command line, its help and the documentation's table find it there."""
     source = Path(protocols.get("knn").run.__code__.co_filename).read_text()

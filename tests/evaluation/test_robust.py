@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import linprog
+from scipy.stats import binomtest
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -276,8 +277,6 @@ def test_target_class_count(classes: int, targets: int) -> None:
     assert len(attacks) == 1 + targets
     assert all(bool(attack(scores, images, labels, 1.0, streams).all()) for attack in attacks)
     assert f"{targets} target" in apgd_name(10, 3, classes)
-    found = smallest_radius(scores, images, labels, [1.0], attacks, streams)
-    assert found.tolist() == [1.0] * 20
 
 
 def test_robust_result_details() -> None:
@@ -300,10 +299,7 @@ def test_robust_result_details() -> None:
     assert metrics["top1"] > metrics["robust@1"] > metrics["robust@4"]
     assert details["attack"] == "APGD-CE and APGD-T (2 steps, 1 target)"
     assert details["images"] == 60
-    low, high = details["intervals"]["robust@4"]
-    note = next(note for note in result["notes"] if details["attack"] in note)
-    assert "on 60 images" in note
-    assert f"robust@4 {low:.1f} to {high:.1f} %" in note
+    assert any(details["attack"] in note for note in result["notes"])
     # the same images for every seed, whatever the size of a batch
     other = QUIET | {"epsilons": [1], "steps": 1, "extraction_batch": 17, "seed": 1}
     found = evaluate("robust", backbone, "digits", images=60, **other)["details"]["positions"]
@@ -311,14 +307,8 @@ def test_robust_result_details() -> None:
 
 
 def test_wilson_interval() -> None:
-    z = 1.959963984540054
-    n = 50
-    share = 0.9
-    centre = share + z * z / (2 * n)
-    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    expected = [100 * (centre + sign * half) / (1 + z * z / n) for sign in (-1, 1)]
-    found = interval(torch.arange(n).numpy() < 45)
-    assert found == pytest.approx(expected)
+    low, high = binomtest(45, 50).proportion_ci(method="wilson")
+    assert interval(np.arange(50) < 45) == pytest.approx([100 * low, 100 * high])
 
 
 def test_official_corruption_files(tmp_path: Path) -> None:
@@ -342,14 +332,13 @@ def test_official_corruption_files(tmp_path: Path) -> None:
     theirs = found["details"]["corruptions"]
     assert {kind for kind in KINDS if ours[kind] != theirs[kind]} == {"fog"}
     assert ours["fog"][1:] == theirs["fog"][1:]
-    np.save(tmp_path / "snow.npy", np.zeros((3, 8, 8, 3), np.uint8))
-    with pytest.raises(
-        UserError, match=r"snow.npy is uint8 \[3, 8, 8, 3\]; expected uint8 \[\d+, H, W, 3\]"
+    for name, content in (
+        ("snow.npy is uint8", np.zeros((3, 8, 8, 3), np.uint8)),
+        ("labels.npy", np.tile(test.labels[::-1], 5)),
     ):
-        evaluate("robust", backbone, "digits", official=tmp_path, **how)
-    np.save(tmp_path / "labels.npy", np.tile(test.labels[::-1], 5))
-    with pytest.raises(UserError, match=r"labels\.npy"):
-        evaluate("robust", backbone, "digits", official=tmp_path, **how)
+        np.save(tmp_path / name.split()[0], content)
+        with pytest.raises(UserError, match=name):
+            evaluate("robust", backbone, "digits", official=tmp_path, **how)
     (tmp_path / "fog.npy").write_bytes(b"")
     with pytest.raises(UserError, match=r"fog\.npy"):
         evaluate("robust", backbone, "digits", official=tmp_path, **how)

@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from hexa.config import UserError
-from hexa.data import open_source
 from hexa.data.sources.source import ArraySource, Labels
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocols import robust
@@ -22,7 +21,6 @@ from hexa.evaluation.split import (
     draw_per_class,
     folds,
     held_part,
-    hold_out,
     stratified_part,
     whole_groups,
 )
@@ -70,15 +68,6 @@ def test_fold_remaining_classes() -> None:
     labels = np.array([0, 0, 1, 1, 1])
     for part in folds(labels, 5, Stream(3)):
         assert set(np.delete(labels, part)) == {0, 1}
-
-
-def test_hold_out_groups(tmp_path: Path) -> None:
-    """Groups are on one side."""
-    names = [f"{kind}/p{visit}/{n}.png" for kind in "ab" for visit in range(5) for n in range(4)]
-    source = open_source(noise_images(tmp_path, dict.fromkeys(names, (8, 8))))
-    fit, out = hold_out(source, 0.2, Stream(0))
-    assert len(out) == 8
-    assert not set(fit.groups()) & set(out.groups())
 
 
 def _patients(seed: int) -> tuple[Labels, Labels]:
@@ -200,16 +189,6 @@ def test_selection_groups_few_labels(tmp_path: Path) -> None:
     how = {**QUIET, "shots": (8,), "draws": 2}
     result = evaluate("probe", "pixels:8", data, test_data=test, **how)
     assert result["protocol"].endswith("-grouped")
-
-
-def test_draw_per_class() -> None:
-    """A draw has as many of each class, and none twice."""
-    labels = LABELS[LABELS < 2]
-    rows = draw_per_class(labels, 7, Stream(0))
-    assert counts(labels[rows]) == {0: 7, 1: 7}
-    assert len(set(rows.tolist())) == 14
-    other = draw_per_class(labels, 7, Stream(1))
-    assert not np.array_equal(np.sort(rows), np.sort(other))
 
 
 def test_draw_too_small_class() -> None:

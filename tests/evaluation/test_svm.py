@@ -38,12 +38,16 @@ def images(count: int, seed: int) -> tuple[Tensor, Labels]:
     return torch.from_numpy(pixels.clip(0, 255).astype(np.uint8)), labels
 
 
-def task(*chosen: str, train: int = 90) -> Task:
+def task(train: int = 90) -> Task:
     fit = ArraySource(*images(train, 1), list(NAMES), name=str(1))
     test = ArraySource(*images(60, 2), list(NAMES), name=str(2))
-    config = NetworkConfig(name="pixels", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    config = NetworkConfig(
+        name="pixels",
+        mean=(0.0, 0.0, 0.0),
+        std=(1.0, 1.0, 1.0),
+    )
     backbone = Backbone(nn.Flatten(), Preparation(config.mean, config.std, 8), config)
-    return task_of(backbone, fit, test, NAMES, chosen=frozenset(chosen))
+    return task_of(backbone, fit, test, NAMES)
 
 
 def oracle_ap(labels: np.ndarray[Any, Any], scores: np.ndarray[Any, Any]) -> float:
@@ -64,7 +68,13 @@ def prepared(made: Task) -> list[tuple[np.ndarray[Any, Any], Labels]]:
 
 
 def machine(cost: float) -> LinearSVC:
-    return LinearSVC(C=cost, class_weight={1: 2, -1: 1}, dual=True, max_iter=2000, random_state=0)
+    return LinearSVC(
+        C=cost,
+        class_weight={1: 2, -1: 1},
+        dual=True,
+        max_iter=2000,
+        random_state=0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -33,27 +33,15 @@ def test_fgsm_formula() -> None:
     torch.testing.assert_close(adversarial, expected, atol=1e-15, rtol=0)
 
 
-@pytest.mark.parametrize(
-    ("epsilon", "step"),
-    [
-        (1.0, 1.0),
-        (3.0, 2.0),
-        (2.0, 8.0),
-    ],
-)
-def test_attack_size_grey_levels(epsilon: float, step: float) -> None:
-    clean, adversarial, gradient = attack(epsilon=epsilon, step_size=step)
-    unclipped = (clean > 0.1) & (clean < 0.9)
-    moved = 255 * (adversarial - clean).abs()
-    size = moved[unclipped & (gradient != 0)]
-    torch.testing.assert_close(size, torch.full_like(size, min(epsilon, step)))
-
-
 def test_random_start_first_step() -> None:
     """With a random start, the first step uses the gradient there."""
     fields = {"epsilon": 4.0, "step_size": 2.0, "random_start": True}
     case = Case("moco", {}, {"adversarial": fields})
-    still = Case("moco", {}, {"adversarial": {**fields, "step_size": 0.0}})
+    still = Case(
+        "moco",
+        {},
+        {"adversarial": {**fields, "step_size": 0.0}},
+    )
     objective = case.objective(case.build())
     made = objective.examples(batch())
     x = made[STD].crops[0]
@@ -72,8 +60,7 @@ def test_random_start_first_step() -> None:
 def test_n_fgsm() -> None:
     """x + n + ε·sign ∂L/∂x(x + n), n uniform in [−2ε, 2ε]; only pixels are clipped."""
     noise = {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": 0.0}
-    whole = {"epsilon": 4.0, "random_start": 2.0, "project": False, "step_size": 4.0}
-    case = Case("moco", {}, {"adversarial": whole})
+    case = Case("moco", {}, {"adversarial": {**noise, "step_size": 4.0}})
     objective = case.objective(case.build())
     made = objective.examples(batch())
     x = made[STD].crops[0]
@@ -83,13 +70,12 @@ def test_n_fgsm() -> None:
     view = made["adversarial"].crops[0]
     expected = (start + 4 / 255 * slope.sign()).clamp(0, 1)
     torch.testing.assert_close(view, expected, atol=1e-12, rtol=0)
+    moves = [attack(batch(step), **noise, clip=False) for step in range(2)]
+    assert not torch.allclose(*(view - clean for clean, view, _ in moves))
     moved = 255 * (start - x)[(x > 0.1) & (x < 0.9)]
     assert 7.9 < float(moved.abs().max()) <= 8 + 1e-9
     found = abs(float(moved.abs().mean()) - 4)
     assert found < 0.2  # uniform
-    reach = 255 * float((view - x).abs().max())
-    assert 11.5 < reach <= 12 + 1e-9
-    assert 255 * float((attack(**{**whole, "project": True})[1] - x).abs().max()) <= 4 + 1e-9
 
 
 def test_l2_step() -> None:
@@ -106,15 +92,7 @@ def test_l2_step() -> None:
 
 
 def test_radius_list_draws() -> None:
-    """Each image draws its radius from a list."""
-    clean, adversarial, gradient = attack(epsilon=[0.25, 1, 4], step_size=4, clip=False)
-    sizes = 255 * (adversarial - clean).abs()
-    drawn = []
-    for size, slope in zip(sizes, gradient, strict=True):
-        of_image = size[slope != 0]
-        torch.testing.assert_close(of_image, of_image.amax().expand_as(of_image))
-        drawn.append(round(float(of_image.amax()), 9))
-    assert set(drawn) == {0.25, 1.0, 4.0}  # eight images of this seed
+    """Each radius of a list is drawn as often."""
     attacker = Adversarial(epsilon=(0.25, 1.0, 4.0), step_size=4.0)
     many = torch.zeros(312, 3, 1, 1)
     seen = attacker._radii(many, batch().stream)
@@ -149,25 +127,33 @@ def test_radius_list_loop() -> None:
     torch.testing.assert_close(found, x + delta, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("epsilon", [0.25, 2.0])
-def test_root_mean_square_radius(epsilon: float) -> None:
+def test_root_mean_square_radius() -> None:
     """A sign step of ε on every pixel has this root mean square, at every size of the view."""
+    epsilon = 2.0
     clean, adversarial, gradient = attack(
         norm="l2", unit="rms", epsilon=epsilon, step_size=epsilon, clip=False
     )
     for x, view, slope in zip(clean, adversarial, gradient, strict=True):
         size = epsilon / 255 * (3 * 12 * 12) ** 0.5
         torch.testing.assert_close(view, x + size * slope / slope.norm())
-        found = (255 * (view - x)).square().mean().sqrt()
-        expected = torch.tensor(epsilon, dtype=view.dtype)
-        torch.testing.assert_close(found, expected)
-    pixels = attack(norm="l2", epsilon=size, step_size=size, clip=False)[1]
+    pixels = attack(
+        norm="l2",
+        epsilon=size,
+        step_size=size,
+        clip=False,
+    )[1]
     torch.testing.assert_close(pixels, adversarial, atol=1e-15, rtol=0)
 
 
 def test_l2_degenerate_gradients() -> None:
     """The L2 step survives tiny, zero and NaN gradients."""
-    attacker = Adversarial(norm="l2", unit="pixel", epsilon=0.5, step_size=0.2, clip=False)
+    attacker = Adversarial(
+        norm="l2",
+        unit="pixel",
+        epsilon=0.5,
+        step_size=0.2,
+        clip=False,
+    )
     clean = torch.full((3, 3, 4, 4), 0.5)
     gradient = torch.zeros_like(clean)
     gradient[0] = 1e-30
@@ -178,18 +164,12 @@ def test_l2_degenerate_gradients() -> None:
     torch.testing.assert_close(moved, expected, atol=1e-6, rtol=1e-6)
 
 
-def test_random_start_draws() -> None:
-    """A random start differs between training steps and stays in the ball."""
-    clean, first, _ = attack(random_start=True, epsilon=2.0, step_size=0.0)
-    _, second, _ = attack(batch(1), random_start=True, epsilon=2.0, step_size=0.0)
-    found = float((first - clean).abs().max())
-    assert found <= 2 / 255 + 1e-12
-    assert float((first - clean).abs().mean()) > 0.5 / 255
-    assert not torch.allclose(first - clean, second - batch(1).crops[0])
-
-
 @pytest.mark.parametrize("branch", ["aux", "main"])
 def test_adversarial_branch(branch: str) -> None:
     """Views are trained through the configured branch."""
-    case = Case("moco", {}, {"adversarial": {"branch": branch, "generation": "aux_eval"}})
+    case = Case(
+        "moco",
+        {},
+        {"adversarial": {"branch": branch, "generation": "aux_eval"}},
+    )
     assert case.examples()["adversarial"].branch == Branch(branch)

@@ -192,10 +192,10 @@ class Case:
         sizes = "".join(f"-{size}" for size in self.sizes)
         return f"{self.method}({fields})-{hard or 'plain'}{'-kept' * self.kept}{sizes}"
 
-    def made(self, **fields: Any) -> testing.Case:
-        """Return the method of the case; `fields` override its configuration."""
+    def made(self) -> testing.Case:
+        """Return the method of the case."""
         config_class = choices(MethodConfig, "name", "hexa.methods")[self.method]
-        config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields, **fields}))
+        config = config_class(**nested({**SMALL.get(self.method, {}), **self.fields}))
         network = SMALLEST.model_copy(update=NETWORK.get(self.method, {}))
         return testing.Case(
             config,
@@ -205,15 +205,13 @@ class Case:
             self.kept,
         )
 
-    def build(
-        self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None, **fields: Any
-    ) -> Method:
-        """The method in fp64 with seeded weights; `fields` override the case's."""
-        return self.made(**fields).build(dtype, network)
+    def build(self, dtype: torch.dtype = torch.float64, network: nn.Module | None = None) -> Method:
+        """The method in fp64 with seeded weights."""
+        return self.made().build(dtype, network)
 
-    def batch(self, step: int = 0, seed: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
+    def batch(self, step: int = 0, dtype: torch.dtype = torch.float64) -> Batch:
         """A seeded batch of random crops that touch 0 and 1; under several processes it is this one's share."""
-        return self.made().batch(step, seed, dtype)
+        return self.made().batch(step, dtype=dtype)
 
     @property
     def fits(self) -> bool:
@@ -318,11 +316,6 @@ def nested(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def batch(
-    step: int = 0,
-    seed: int = 0,
-    dtype: torch.dtype = torch.float64,
-    sizes: tuple[int, ...] = (SIZE, SIZE),
-) -> Batch:
+def batch(step: int = 0, sizes: tuple[int, ...] = ()) -> Batch:
     """The batch of a case with crops of these sizes."""
-    return replace(Case("moco").made(), sizes=sizes).batch(step, seed, dtype)
+    return Case("moco", sizes=sizes).batch(step)

@@ -22,33 +22,20 @@ from hexa.testing.cases import BATCH, CasePasses
 from hexa.training.graph import Steps
 from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer, build as build_optimizer
 from hexa.training.schedules import ScheduleConfig
-from tests.laws.cases import KINDS, METHODS, NETWORK, STRAINING, VARIANTS, Case, backward, fitting
+from tests.laws.cases import NETWORK, STRAINING, Case, all_cases, backward, fitting
 from tests.laws.stand_in import DEVICE, OnDevice, stand_in
 
 METHOD_CONFIGS = choices(MethodConfig, "name", "hexa.methods")
 BOTH = {"adversarial": {}, "cutmix": {}, "cmxA": {"kind": "cutmix", "source": "adversarial"}}
 
 
-def cases() -> list[Case]:
-    """Each method with every kind of hard example, and each of its variants with three; for those that strain the
-    kinds, all variants of each, and statistics that are kept.
-    """
-    made = []
-    for method in METHOD_CONFIGS:
-        made.append(Case(method, {}, {kind: {} for kind in KINDS}))
-        made += [Case(method, fields, BOTH) for fields in METHODS.get(method, [{}])]
-    for method in STRAINING:
-        for kind in KINDS:
-            variants = VARIANTS.get(kind, [{}])[1:]
-            made.append(
-                Case(
-                    method,
-                    {},
-                    {f"{kind}{n}": {"kind": kind, **entry} for n, entry in enumerate(variants)},
-                )
-            )
-        made.append(Case(method, {}, BOTH, kept=True))
-    return [fitting(case) for case in made]
+#: Each method with every kind of hard example, and each of its variants with two; for those that strain the kinds, all
+#: variants of each, and statistics that are kept.
+CASES = [
+    case
+    for case in all_cases()
+    if case.hard_examples and not case.sizes and (not case.kept or case.method in STRAINING)
+]
 
 
 class OnDevicePasses(CasePasses):
@@ -67,7 +54,7 @@ def on_device(data: Batch) -> Batch:
 
 
 @pytest.mark.parametrize(
-    "case", cases(), ids=lambda case: f"{case.method}-{'+'.join(case.hard_examples)}-{case.fields}"
+    "case", CASES, ids=lambda case: f"{case.method}-{'+'.join(case.hard_examples)}-{case.fields}"
 )
 def test_step_without_sync(case: Case) -> None:
     """A training step never makes the host wait; the earlier start of the epoch may."""

@@ -14,7 +14,7 @@ DATA = 16
 BATCH = 4
 
 
-def small(config: MethodConfig, num_crops: int = 2, **setting: Any) -> Any:
+def small(config: MethodConfig, num_crops: int = 2, data_size: int = DATA, **setting: Any) -> Any:
     """Return the method around a narrow ResNet, with seeded weights; with two streams if the
     setting says so."""
     torch.manual_seed(0)
@@ -22,7 +22,7 @@ def small(config: MethodConfig, num_crops: int = 2, **setting: Any) -> Any:
     network = build(
         NetworkConfig.model_validate({"name": "small-resnet", "widths": (4, 8), "streams": streams})
     )
-    return config.build(network, Setting(DATA, BATCH, num_crops=num_crops, **setting)).double()
+    return config.build(network, Setting(data_size, BATCH, num_crops=num_crops, **setting)).double()
 
 
 def batch(*sizes: int, step: int = 0) -> Batch:

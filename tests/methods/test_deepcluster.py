@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from hexa.core import MAIN, Batch, Setting
+from hexa.core import MAIN, Batch
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.deepcluster import DeepCluster, DeepClusterConfig
-from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective
 from hexa.ops.kmeans import UNASSIGNED
 from hexa.runtime.random import Stream
 from tests.laws.cases import backward
+from tests.methods.setting import small
 
 DATA = 22
 BATCH = 4
@@ -26,11 +26,8 @@ SEEN = DATA // BATCH * BATCH
 
 
 def method(**fields: object) -> DeepCluster:
-    torch.manual_seed(0)
     config = DeepClusterConfig(dim=6, hidden=10, num_prototypes=HEADS, **fields)  # type: ignore[arg-type]
-    return config.build(
-        build(NetworkConfig(name="small-resnet", widths=(4, 8))), Setting(DATA, BATCH)
-    ).double()
+    return small(config, data_size=DATA)
 
 
 def batch(number: int, stream: Stream) -> Batch:
@@ -97,15 +94,11 @@ def test_deepcluster_assignments() -> None:
     assert facts["clusters/non_empty"] == 1.0
     assert 0 <= facts["clusters/nmi_labels"] <= 1
     assert "clusters/nmi_previous" not in facts
-    assert "clusters/nmi_previous" in method_after_an_epoch(made)
-
-
-def method_after_an_epoch(made: DeepCluster) -> dict[str, float]:
     for part in Data().views():
         with torch.no_grad():
             embedding = made.embed(part.crops, MAIN)
         made.commit(part, embedding, made.pseudo_labels(part, embedding))
-    return made.start_epoch(1, Data())
+    assert "clusters/nmi_previous" in made.start_epoch(1, Data())
 
 
 def test_deepcluster_loss() -> None:

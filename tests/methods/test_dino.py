@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.core import MAIN, Setting
+from hexa.core import MAIN, Branch, Setting
 from hexa.methods.dino import DINO, DINOConfig
-from hexa.nn.backbones import NetworkConfig, build
+from hexa.nn.backbones import build
 from hexa.run.build import branch_notes
+from tests.evaluation.test_dense import VIT
 from tests.methods.setting import BATCH, DATA, batch, small
 
 SIZES = (12, 12, 8)
@@ -20,7 +21,11 @@ K = 7
 
 
 def method(**fields: object) -> DINO:
-    return small(DINOConfig(num_prototypes=K, hidden=10, bottleneck=6, **fields), 3, epochs=5)
+    return small(
+        DINOConfig(num_prototypes=K, hidden=10, bottleneck=6, **fields),
+        3,
+        epochs=5,
+    )
 
 
 def scores(rows: Tensor, weight: Tensor) -> Tensor:
@@ -34,7 +39,10 @@ def test_dino_loss() -> None:
     student = scores(embedding, made.prototypes.weight)
     labels = made.pseudo_labels(data, embedding)
     with torch.no_grad():
-        teacher = scores(made.teacher.embed(data.crops[:2], MAIN), made.teacher_prototypes.weight)
+        teacher = scores(
+            made.teacher.embed(data.crops[:2], MAIN),
+            made.teacher_prototypes.weight,
+        )
     dino_loss = pytest.importorskip("lightly.loss").DINOLoss
     criterion = dino_loss(
         output_dim=K, teacher_temp=0.07, warmup_teacher_temp_epochs=0, student_temp=0.1
@@ -96,20 +104,10 @@ def test_dino_teacher_momentum() -> None:
 
 def test_dino_vit_branches() -> None:
     """A ViT accepts crops of two sizes, and all its branches are the same."""
-    options = {
-        "img_size": 16,
-        "patch_size": 4,
-        "embed_dim": 12,
-        "depth": 1,
-        "num_heads": 2,
-        "dynamic_img_size": True,
-    }
-    network = build(NetworkConfig(name="vit_tiny_patch16_224", options=options))
+    network = build(VIT)
     setting = Setting(DATA, BATCH, num_crops=3, branches=("main", "aux"))
     made = DINOConfig(num_prototypes=K, hidden=10, bottleneck=6).build(network, setting)
-    crops = tuple(crop.float() for crop in batch(16, 16, 8).crops)
-    from hexa.core import Branch
-
+    crops = tuple(crop.float() for crop in batch(32, 32, 16).crops)
     main = made.embed(crops, MAIN)
     aux = made.embed(crops, Branch("aux"))
     assert torch.equal(main, aux.reshape(3, BATCH, 6))

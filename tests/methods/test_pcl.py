@@ -9,17 +9,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from hexa.core import MAIN, Batch, Setting
+from hexa.core import MAIN, Batch
 from hexa.methods.pcl import PCL, PCLConfig, PCLLabels
-from hexa.nn.backbones import NetworkConfig, build
 from hexa.ops.proto_nce import concentrations
-from hexa.runtime import processes
-from hexa.runtime.gradients import average_gradients
 from hexa.runtime.random import Stream
-from tests.distributed.together import run_together
+from tests.methods.setting import small
 
 DATA = 23
 BATCH = 4
@@ -28,28 +25,23 @@ CLUSTERS = (15, 3)
 STEPS = DATA // BATCH
 
 
-def method(network: nn.Module | None = None, world_size: int = 1, **fields: object) -> PCL:
-    torch.manual_seed(0)
-    values = {"num_clusters": CLUSTERS, "num_negatives": 4, "warmup_epochs": 0, **fields}
-    values["contrast"] = {"queue_size": 16, "dim": 6, **values.get("contrast", {})}  # type: ignore[dict-item]
-    config = PCLConfig.model_validate(values)
-    network = network or build(NetworkConfig(name="small-resnet", widths=(4, 8)))
-    return config.build(
-        network, Setting(DATA, BATCH, world_size, branches=("main", "aux"))
-    ).double()
+def method(warmup_epochs: int = 0, **fields: object) -> PCL:
+    values = {"num_clusters": CLUSTERS, "num_negatives": 4, "warmup_epochs": warmup_epochs}
+    contrast = {"queue_size": 16, "dim": 6, **fields}
+    return small(PCLConfig.model_validate(values | {"contrast": contrast}), data_size=DATA)
 
 
-def batch(step: int = 0, index: list[int] | None = None) -> Batch:
+def batch(step: int = 0) -> Batch:
     stream = Stream(3).child("step", step)
     generator = stream.child("pixels").generator()
     crops = tuple(
         torch.rand(BATCH, 3, SIZE, SIZE, generator=generator, dtype=torch.float64) for _ in range(2)
     )
-    return Batch(crops, torch.tensor([4, 20, 9, 0] if index is None else index), stream, step)
+    return Batch(crops, torch.tensor([4, 20, 9, 0]), stream, step)
 
 
 class Data:
-    """This process's share of all images but those of `missing`, in batches of five."""
+    """All images but those of `missing`, in batches of five."""
 
     labels = torch.arange(DATA) % 3
 
@@ -64,12 +56,8 @@ class Data:
         pixels = torch.rand(
             DATA, 3, SIZE, SIZE, generator=self.stream.generator(), dtype=torch.float64
         )
-        rank = processes.rank()
-        world = processes.world_size()
-        mine = range(rank * DATA // world, (rank + 1) * DATA // world)
-        for number, part in enumerate(
-            torch.tensor([image for image in mine if image not in self.missing]).split(5)
-        ):
+        seen = torch.tensor([image for image in range(DATA) if image not in self.missing])
+        for number, part in enumerate(seen.split(5)):
             yield Batch((pixels[part],), part, self.stream.child("batch", number), number)
 
 
@@ -110,9 +98,6 @@ def test_pcl_momentum_features() -> None:
         torch.equal(value, before[name]) for name, value in made.contrast.state_dict().items()
     )
     assert all(module.training for module in made.modules())
-    assert 0 < facts["clusters/non_empty"] <= 1
-    assert 0 <= facts["clusters/nmi_labels"] <= 1
-    assert 0 <= facts["clusters/entropy"] <= 1
     assert "clusters/nmi_previous" not in facts
     assert made.start_epoch(1, Data())["clusters/nmi_previous"] == pytest.approx(1)
 
@@ -137,7 +122,7 @@ def by_hand(made: PCL, query: Tensor, image: int, labels: PCLLabels) -> float:
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_pcl_loss(symmetric: bool) -> None:
     """The loss is InfoNCE plus the mean of ProtoNCE."""
-    made = method(contrast={"symmetric": symmetric})
+    made = method(symmetric=symmetric)
     made.start_epoch(0, Data())
     data = batch()
     labels = made.pseudo_labels(data, None)
@@ -159,21 +144,15 @@ def test_pcl_loss(symmetric: bool) -> None:
 
 
 def test_pcl_negative_draws() -> None:
-    """Negatives are drawn once per step, and each prototype is compared at most once."""
+    """Negatives are drawn once per step."""
     made = method()
     made.start_epoch(0, Data())
     drawn = set()
     for step in range(20):
         data = batch(step)
-        first = made.pseudo_labels(data, None)
-        again = made.pseudo_labels(data, None)
-        for number, compared in enumerate(first.compared):
-            assert torch.equal(compared, again.compared[number])
-            positives = made.clusters[number, data.index].tolist()
-            assert len(set(compared.tolist())) == len(compared)
-            assert set(positives) <= set(compared.tolist())
-            assert compared[first.targets[number]].tolist() == positives
-        drawn.add(frozenset(first.compared[0].tolist()))
+        first = made.pseudo_labels(data, None).compared[0]
+        assert torch.equal(first, made.pseudo_labels(data, None).compared[0])
+        drawn.add(frozenset(first.tolist()))
     assert len(drawn) > 10
 
 
@@ -210,9 +189,20 @@ def test_pcl_unassigned_images() -> None:
     embedding = made.embed(made.anchors(data), MAIN)
     ours = made.loss(embedding, labels) - made.contrast.loss(embedding, labels.contrast)
     seen = [place for place, image in enumerate(data.index.tolist()) if image != 9]
-    expected = [by_hand(made, embedding[0, p].detach(), int(data.index[p]), labels) for p in seen]
+    expected = [
+        by_hand(
+            made,
+            embedding[0, p].detach(),
+            int(data.index[p]),
+            labels,
+        )
+        for p in seen
+    ]
     assert float(ours.mean().detach()) == pytest.approx(sum(expected) / 3, rel=1e-12)
-    labels = made.pseudo_labels(replace(data, index=torch.tensor([9, 17, 9, 17])), None)
+    labels = made.pseudo_labels(
+        replace(data, index=torch.tensor([9, 17, 9, 17])),
+        None,
+    )
     loss = made.loss(embedding, labels)
     instance = made.contrast.loss(embedding, labels.contrast)
     assert torch.equal(loss, instance)
@@ -241,38 +231,3 @@ def test_pcl_mixed_labels() -> None:
             proto = 0.0 if position == 9 else by_hand(made, embedding[0, place], position, labels)
             expected += share * (float(part[0, place]) + proto * 4 / 3)
         assert float(mixed[0, place]) == pytest.approx(expected, rel=1e-12)
-    found = made.loss(embedding[:, order], labels[order])
-    torch.testing.assert_close(found, made.loss(embedding, labels)[:, order])
-
-
-def clustered(world_size: int) -> dict[str, Tensor]:
-    """Return the state after two epochs with a step between; without batch-norm, so that images
-    interact only in the loss."""
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(100, 6))
-    network.num_features = 6  # type: ignore[assignment]
-    made = method(network, world_size)
-    size = BATCH // world_size
-    rows = slice(processes.rank() * size, (processes.rank() + 1) * size)
-    made.start_epoch(0, Data(missing=(9,)))
-    whole = batch()
-    data = replace(whole, crops=tuple(crop[rows] for crop in whole.crops), index=whole.index[rows])
-    labels = made.pseudo_labels(data, None)
-    made.loss(made.embed(made.anchors(data), MAIN), labels).mean().backward()
-    average_gradients(p for p in made.parameters() if p.requires_grad)
-    made.commit(data, None, labels)
-    gradients = {f"gradient {n}": p.grad for n, p in made.named_parameters() if p.grad is not None}
-    made.start_epoch(1, Data())
-    return {**made.state_dict(), **gradients}
-
-
-def test_pcl_uneven_shares() -> None:
-    """23 images on two processes, one of them unreadable; the seen images of a batch are not spread evenly either."""
-    one = clustered(1)
-    first, second = run_together(2, clustered, 2)
-    assert one.keys() == first.keys()
-    for name, value in one.items():
-        assert torch.equal(first[name], second[name]), name
-        torch.testing.assert_close(
-            first[name], value, atol=1e-12, rtol=1e-12, msg=lambda m, n=name: f"{n}: {m}"
-        )

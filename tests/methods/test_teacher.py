@@ -87,22 +87,6 @@ def test_teacher_copy_of_start() -> None:
     assert method.loss(method.embed(data.crops, MAIN), method.pseudo_labels(data, None)).all()
 
 
-def test_teacher_mixed_view() -> None:
-    """The target of a mixed view is the features of both images, by area."""
-    from hexa.hard_examples.cutmix import CutMix
-
-    method = built(teacher="means", projector="linear")
-    data = batch(12)
-    mixed = Objective(method, {"cutmix": CutMix(branch="main")}).examples(data)["cutmix"]
-    (own, kept), (other, given) = mixed.mixture
-    features = method.pseudo_labels(data, None).targets
-    assert torch.equal(own.targets, features)
-    assert sorted(other.targets[0, :, 0].tolist()) == sorted(features[0, :, 0].tolist())
-    embedding = method.embed(mixed.crops, MAIN)
-    scores = kept * method.loss(embedding, own) + given * method.loss(embedding, other)
-    torch.testing.assert_close(mixed.score(mixed), scores)
-
-
 def digits(**fields: Any) -> Experiment:
     sizes = {"data": "digits", "views.size": 8, "batch_size": 64, "epochs": 2, "max_steps": 6}
     network = {"network": NetworkConfig(name="small-resnet", widths=(4, 8)).model_dump(mode="json")}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from hexa.core import Branch, Setting
+from hexa.core import Branch
 from hexa.nn.branch_norm import convert, use_branch
 from hexa.runtime import processes
 from tests.distributed.together import run_together
@@ -30,7 +30,11 @@ CASES = {
 TOLERANCES = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 3e-2}
 
 
-def inputs(shape: str, dtype: str, layout: str) -> tuple[torch.Tensor, torch.Tensor]:
+def inputs(
+    shape: str,
+    dtype: str,
+    layout: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Return images far from zero, and weights for a loss of the output."""
     generator = torch.Generator().manual_seed(0)
     size = (sum(SHARES), 3, 5, 4) if shape == "plane" else (sum(SHARES), 3)
@@ -113,19 +117,3 @@ def test_synchronized_group_statistics(results: list[Results], name: str) -> Non
         found = ours[0][key].double()
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
         assert all(torch.equal(ours[0][key], other[key]) for other in ours)
-
-
-@pytest.mark.parametrize(
-    ("groups", "world"),
-    [
-        (1, 1),
-        (8, 1),
-        (8, 8),
-        (8, 4),
-        (1, 6),
-        (3, 6),
-        (12, 6),
-    ],
-)
-def test_even_group_counts(groups: int, world: int) -> None:
-    Setting(64, 16, world_size=world).check_groups(groups)

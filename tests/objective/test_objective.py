@@ -28,12 +28,6 @@ def test_split_parts_of_few_images() -> None:
     assert rows == {STD: slice(0, 1), "hard": slice(1, 8)}
 
 
-def test_start_never() -> None:
-    """A hard example with start 1 never starts, even if the training is longer than planned."""
-    case = Case("moco", {}, {"cutmix": {"start": 1.0}})
-    assert not case.objective(case.build(), steps=10).present(12)
-
-
 def test_hard_and_clean_losses() -> None:
     """Hard examples use the method's loss, and clean ones its clean loss."""
     case = Case(

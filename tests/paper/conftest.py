@@ -12,7 +12,6 @@ from hexa_paper import loop, results
 from hexa_paper.plan import Job, Plan
 from hexa_paper.request import Images, Request
 from hexa_paper.studies import study
-from tests.reporting.conftest import make_run as make_run  # a fixture
 
 #: The smallest networks.
 TINY: dict[str, Any] = {

@@ -23,12 +23,8 @@ CHEAP = {"autoattack": {"steps": 1, "targets": 1, "queries": 1}, "pgd": {"steps"
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> str:
-    parts = [
-        (split, label, count) for split, count in (("train", 8), ("test", 2)) for label in "ab"
-    ]
-    files = [
-        f"{split}/{label}/{number}.png" for split, label, count in parts for number in range(count)
-    ]
+    counts = {"train/a": 8, "train/b": 8, "test/a": 2, "test/b": 2}
+    files = [f"{kind}/{number}.png" for kind, count in counts.items() for number in range(count)]
     return noise_images(tmp_path_factory.mktemp("images"), dict.fromkeys(files, (32, 32)))
 
 

@@ -11,14 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from hexa.config import UserError
 from hexa.runtime.signals import Interrupted
 from hexa_paper import torchrun
 from tests.conftest import Says
+from tests.evaluation.given import noise_images
 
 #: Fields of a tiny network and two steps.
 TINY = "--network.name=small-resnet --network.widths=[8] --views.size=16 --batch-size=16"
@@ -35,16 +34,9 @@ def line(data: str, out: Path, more: str = "") -> str:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
     """300 training and 100 test images of four classes."""
-    folder = tmp_path_factory.mktemp("images")
-    generator = np.random.default_rng(0)
-    for split, count in (("train", 75), ("test", 25)):
-        for shade in range(4):
-            place = folder / split / f"class{shade}"
-            place.mkdir(parents=True)
-            for number in range(count):
-                noise = generator.integers(0, 128, (20, 20, 3))
-                Image.fromarray((noise + 30 * shade).astype("uint8")).save(place / f"{number}.png")
-    return f"folder:{folder}"
+    counts = {"train": 300, "test": 100}
+    names = [f"{split}/{n % 4}/{n}.png" for split, count in counts.items() for n in range(count)]
+    return noise_images(tmp_path_factory.mktemp("images"), dict.fromkeys(names, (20, 20)))
 
 
 def test_slurm_array(data: str, tmp_path: Path, says: Says) -> None:

@@ -10,6 +10,8 @@ import pytest
 
 import hexa
 from docs.generated import PAGES, ROOT
+from hexa import recipes
+from hexa.recipes import experiment as experiments
 from hexa.runtime import packages
 
 
@@ -36,3 +38,15 @@ def test_commit_and_source_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert first == packages.source_hash(package)
     (copy / "recipes.json").write_text("")
     assert packages.source_hash(copy) != first
+
+
+@pytest.mark.parametrize(
+    ("recipe", "trust"), [("cifar10-moco-v2", ""), ("/home/me/my method.py:digits", " --trust")]
+)
+def test_resume_command(tmp_path: Path, recipe: str, trust: str) -> None:
+    run = tmp_path / "my run"
+    assert packages.resume_command(run) == f"hexa resume '{run}'"
+    run.mkdir()
+    experiment = recipes.get("digits-moco-v2")
+    experiments.dump(experiment.model_copy(update={"recipe": recipe}), run / "config.yaml")
+    assert packages.resume_command(run) == f"hexa resume '{run}'{trust}"

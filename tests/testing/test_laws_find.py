@@ -254,7 +254,6 @@ def digits():
 @pytest.mark.parametrize(
     ("name", "line", "said"),
     [
-        ("pseudo_labels", "return None", "returned NoneType"),
         ("loss", "return super().loss(*given).detach()", "no gradient"),
         ("commit", "raise KeyError('x')", "mine.py:14"),
     ],

@@ -75,12 +75,17 @@ def read(out: Path, request: AdaptRequest, only_plan: bool) -> Record | None:
         )
     needs = [name for name in other if name not in _JUDGING] or other
     listed = "; ".join(
-        f"{_SPELLED.get(name, f'--{name}')} {theirs.get(name)}, not {ours.get(name)}"
+        f"{_SPELLED.get(name, f'--{name}')} {_said(theirs.get(name))}, not {_said(ours.get(name))}"
         for name in needs
     )
     raise UserError(
         f"{out} belongs to a command with other options: {listed}; repeat that command, or give another --out"
     )
+
+
+def _said(value: object) -> object:
+    """Return the value of an option, or "not given" for None."""
+    return "not given" if value is None else value
 
 
 def _options(request: Record) -> Record:

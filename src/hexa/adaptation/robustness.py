@@ -275,7 +275,10 @@ def decide(
         said = f"Features move under {attacked}, in percent of the distance between images: {attacks}. "
         said += f"{kept:.0%} of the neighbourhoods are kept. "
         said += "To measure the loss of accuracy, give --labelled"
-    conclusion = "The result is more robust" if better else "The initial weights are kept"
+    conclusion = "The result is more robust"
+    if not better:
+        conclusion = "The initial weights are kept"
+        where = f" (compared{where})"
     why = "" if more else ", because no gain in robustness is significant"
     return better, f"{conclusion}{where}{why}. {said}."
 

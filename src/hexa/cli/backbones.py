@@ -270,12 +270,13 @@ def _remark(run: str) -> str:
     if not folder.is_dir():
         return ""
     from hexa.run.names import ADAPTATION, BACKBONE, CONFIG, WINNER
+    from hexa.runtime.packages import resume_command
 
     if not (folder / CONFIG).is_file():
         return ""
     adapts = (folder / ADAPTATION).is_file()
     if not (folder / BACKBONE).is_file():
-        remedy = "the same hexa adapt command" if adapts else f"hexa resume {run}"
+        remedy = "the same hexa adapt command" if adapts else resume_command(folder)
         return f"note: {run} is unfinished, so its newest checkpoint is used; {remedy} finishes the training"
     if adapts and (folder / WINNER).is_file():
         return f"note: {run} gives the final weights of the training; the verdict exported the better weights as {folder / WINNER}"

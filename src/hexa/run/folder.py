@@ -26,6 +26,7 @@ from hexa.run.names import (
 from hexa.runtime import checkpoints, parsing, rendezvous
 from hexa.runtime.files import cache_folder, describe, sweep
 from hexa.runtime.lock import locked
+from hexa.runtime.packages import resume_command
 from hexa.training import trackers
 from hexa.training.journal import ENVIRONMENT, METRICS, TENSORBOARD
 
@@ -75,7 +76,7 @@ def mine(folder: Path, say: Callable[[str], object] = lambda message: None) -> I
         except OSError as error:
             begun = (folder / CONFIG).is_file()
             remedy = (
-                f"make it writable, then continue with: hexa resume {folder}"
+                f"make it writable, then continue with: {resume_command(folder)}"
                 if begun
                 else "give another --out"
             )
@@ -102,7 +103,7 @@ def is_ours(folder: Path) -> bool:
         return (folder / CONFIG).is_file()
     if (folder / CONFIG).is_file():
         raise UserError(
-            f"{folder} holds a run; continue it with 'hexa resume {folder}', or give another --out"
+            f"{folder} holds a run; give another --out, or continue it with: {resume_command(folder)}"
         )
     raise UserError(f"{folder} is not an empty folder; give another --out")
 
@@ -164,5 +165,5 @@ def way_on(folder: Path) -> str:
     if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > rendezvous.restarts():
         return f"the run stops; {last}; torchrun restarts the run"
     adapts = (folder / ADAPTATION).is_file()
-    command = "the same command" if adapts else f"hexa resume {folder}"
+    command = "the same command" if adapts else resume_command(folder)
     return f"the run stops; {last}; continue with: {command}"

@@ -40,6 +40,7 @@ from hexa.run.names import BACKBONE, BEST, CHECKPOINTS, CONFIG, REPORT
 from hexa.runtime import checkpoints, processes
 from hexa.runtime.console import Console, Reporter, one_line
 from hexa.runtime.files import write_whole
+from hexa.runtime.packages import resume_command
 from hexa.training import trackers
 from hexa.training.journal import METRICS, TENSORBOARD, Journal, write_environment
 from hexa.training.monitor import Best, Scoring, Watch
@@ -105,7 +106,7 @@ def _carry_out(
         ):
             why = str(error).strip().splitlines()[0][:200]
             raise UserError(
-                f"training.compile: torch cannot compile on this machine ({why}); set 'compile: false' in {folder / CONFIG}, then run 'hexa resume {folder}'"
+                f"training.compile: torch cannot compile on this machine ({why}); set 'compile: false' in {folder / CONFIG}, then continue with: {resume_command(folder)}"
             ) from None
         raise
     finally:

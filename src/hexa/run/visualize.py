@@ -41,6 +41,7 @@ from hexa.run.folder import note_of
 from hexa.run.names import CHECKPOINTS, CONFIG
 from hexa.runtime import checkpoints, paths, processes
 from hexa.runtime.console import Progress, silent
+from hexa.runtime.packages import resume_command
 from hexa.runtime.random import Stream
 
 #: Batch size: enough images for batch statistics close to training, few enough to be quick.
@@ -248,7 +249,7 @@ def _load(method: Method, folder: Path) -> int:
     problems: list[str] = []
     newest = checkpoints.newest_good(folder / CHECKPOINTS, problems.append)
     if newest is None:
-        remedy = f"run 'hexa resume {folder}' first"
+        remedy = f"continue it with: {resume_command(folder)}"
         if problems:
             remedy = f"start a new run ({some(problems, '; ')})"
         raise UserError(f"{folder} has no intact checkpoint; {remedy}")

@@ -88,6 +88,15 @@ def install(*arguments: str) -> str:
     return shlex.join([*command, *arguments])
 
 
+def resume_command(run: Path) -> str:
+    """Return the command that continues a run, quoted for a shell; with --trust if its method is in a Python file."""
+    command = ["hexa", "resume", str(run)]
+    with suppress(OSError), (run / "config.yaml").open("rb") as config:
+        if b".py:" in config.readline(10_000):  # the recipe
+            command.append("--trust")
+    return shlex.join(command)
+
+
 @functools.cache
 def commit() -> str | None:
     """Return the commit of the package's checkout, with -dirty if files differ; outside a checkout

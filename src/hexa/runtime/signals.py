@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from hexa.runtime import processes
+from hexa.runtime.packages import resume_command
 
 #: Seconds within which copies of one signal arrive.
 COPIES_SECONDS = 2.0
@@ -33,7 +34,7 @@ class Interrupted(Exception):
         self.speaks = processes.is_main()
         self.exit_code = 128 + number
         if run is not None:
-            go_on = f"hexa resume {run}"
+            go_on = resume_command(run)
         remedy = "" if go_on is None else f"; continue with: {go_on}"
         saved = ", which is saved" if remedy and step else ""
         name = signal.Signals(number).name

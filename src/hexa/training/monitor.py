@@ -146,7 +146,7 @@ class Best:
         if self.until is not None and self.reached is not None:
             return f"k-NN reached {self.reached:.2f} % (target {self.until:g} %)"
         if self.patience is not None and self.waited >= self.patience:
-            return f"k-NN has not risen since epoch {self.step / steps_per_epoch:g}"
+            return f"k-NN has not risen since epoch {round(self.step / steps_per_epoch, 2):g}"
         return None
 
 

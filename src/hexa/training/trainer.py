@@ -278,7 +278,7 @@ class Trainer:
         self.warn(self._judge(percent))
         facts = {"epoch": self.epoch, "seconds": self.clock.total, "knn": percent}
         self.journal.write("monitor", self.step, **facts)
-        self.journal.reporter.say(f"epoch {self.epoch:g}: knn {percent:.2f} %")
+        self.journal.reporter.say(f"epoch {round(self.epoch, 2):g}: knn {percent:.2f} %")
 
     def _judge(self, percent: float) -> list[str]:
         """Keep the weights if they are the best so far; return the warnings about the score."""
@@ -297,7 +297,9 @@ class Trainer:
             self.save()
             if not known:
                 self.journal.write("ended", self.step, message=why, seconds=self.clock.total)
-                self.journal.reporter.say(f"epoch {self.epoch:g}: the run ends here, {why}")
+                self.journal.reporter.say(
+                    f"epoch {round(self.epoch, 2):g}: the run ends here, {why}"
+                )
             self._ended = self.step
 
     def _stop_if_asked(self) -> None:

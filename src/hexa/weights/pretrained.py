@@ -22,6 +22,7 @@ from hexa.nn.backbones import NetworkConfig
 from hexa.nn.normalize import Normalize, mean_of
 from hexa.runtime import paths
 from hexa.runtime.files import write_whole
+from hexa.runtime.packages import resume_command
 from hexa.runtime.random import Stream, global_draws
 from hexa.weights import files
 from hexa.weights.files import State, Unreadable, Weights
@@ -244,7 +245,7 @@ def _of_run(folder: Path, branch: str) -> Backbone:
         with suppress(Unreadable):  # if it is truncated or damaged, use the previous one
             return _of_file(path, branch, within=folder)
     raise UserError(
-        f"{folder}: the run has no intact checkpoint yet; continue it with `hexa resume {folder}`"
+        f"{folder}: the run has no intact checkpoint yet; continue it with: {resume_command(folder)}"
     )
 
 

@@ -73,6 +73,7 @@ def test_group_csv_dialects(tmp_path: Path, text: str) -> None:
             "'five/train/000000' is both in group 'a' and in 'b'; give each image one group",
         ),
         ("{0},a\n{1},a\n", "its first row must name the columns path and group"),
+        ("path;group\n{0};a\n", "separated by a comma; it names 'path;group'"),
         ("path,group\n{0};a\n", "line 2 lacks a column; give path and group"),
         (b"\xff\xfe{\x000", "is not UTF-8 text"),
         (b"x" * (1 << 20), "is not CSV .field larger than field limit"),

@@ -21,14 +21,13 @@ ANNOTATION = """<annotation><size><width>12</width><height>8</height><depth>3</d
 </annotation>"""
 
 
-def annotated(
-    folder: Path, lists: tuple[str, ...] = ("trainval", "test"), year: str = "VOC2007"
-) -> Path:
+def annotated(folder: Path) -> Path:
     """The kit of test_voc, the same boxes for each of its images."""
-    root = kit(folder, lists, year)
-    (root / year / "Annotations").mkdir()
-    for image in (root / year / "JPEGImages").iterdir():
-        (root / year / "Annotations" / f"{image.stem}.xml").write_text(ANNOTATION)
+    root = kit(folder)
+    boxes = root / "VOC2007" / "Annotations"
+    boxes.mkdir()
+    for image in (root / "VOC2007" / "JPEGImages").iterdir():
+        (boxes / f"{image.stem}.xml").write_text(ANNOTATION)
     return root
 
 

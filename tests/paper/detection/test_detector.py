@@ -21,21 +21,23 @@ from hexa_paper.detection.images import TrainingBatches, scaled
 from hexa_paper.detection.options import DetectOptions
 
 
-def detector(
-    kind: Any, frozen: bool = False, name: str = "random:small-resnet-16-16-16-16"
-) -> Detector:
+def detector(kind: Any) -> Detector:
     torch.manual_seed(0)
-    options = DetectOptions(
-        kind=kind, anchor_sizes=(8, 16, 32), regions=16, test_proposals=20, frozen=frozen
-    )
-    return Detector(load_backbone(name), options, 2, "fp32")
+    options = DetectOptions(kind=kind, anchor_sizes=(8, 16, 32), regions=16, test_proposals=20)
+    return Detector(load_backbone("random:small-resnet-16-16-16-16"), options, 2, "fp32")
 
 
-def images(count: int = 2) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+def images() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     generator = torch.Generator().manual_seed(1)
     pixels = [
-        torch.randint(0, 256, (3, 40, 56), generator=generator, dtype=torch.uint8)
-        for _ in range(count)
+        torch.randint(
+            0,
+            256,
+            (3, 40, 56),
+            generator=generator,
+            dtype=torch.uint8,
+        )
+        for _ in range(2)
     ]
     boxes = torch.tensor([[4.0, 4, 30, 30], [10, 5, 50, 38]])
     return pixels, [{"boxes": boxes, "labels": torch.tensor([1, 2])} for _ in pixels]
@@ -127,7 +129,12 @@ def test_padded_batch() -> None:
     assert (batch[0, :, 24:] == 0).all()
     assert (batch[0, :, :, 24:] == 0).all()
     expected = made._batch([small])
-    torch.testing.assert_close(batch[:1, :, :24, :24], expected, rtol=0, atol=0)
+    torch.testing.assert_close(
+        batch[:1, :, :24, :24],
+        expected,
+        rtol=0,
+        atol=0,
+    )
 
 
 def test_flipped_and_scaled_boxes() -> None:

@@ -9,27 +9,19 @@ import pytest
 import torch
 
 from hexa import recipes
-from hexa.recipes.experiment import Experiment, override
+from hexa.recipes.experiment import override
 from hexa.run.visualize import Look
 from hexa_paper.figures.view_space import embed_views, partners
 from tests.modules import unchanged
 
-TINY = {
+TINY: dict[str, object] = {
+    "method.bn_groups": 2,
+    "method.queue_size": 64,
     "network.widths": [4, 8],
     "batch_size": 32,
     "training.device": "cpu",
     "training.precision": "fp32",
 }
-
-
-def tiny(recipe: str = "digits-hexa-moco", **changes: object) -> Experiment:
-    return override(recipes.get(recipe), TINY | changes)
-
-
-@pytest.fixture(scope="module")
-def moco() -> Look:
-    fields = {"method.bn_groups": 2, "method.queue_size": 64}
-    return Look.at(tiny(**fields), "digits")
 
 
 def test_mixed_view_partners() -> None:
@@ -50,8 +42,12 @@ def attacked(look: Look, radius: float) -> Look:
     return replace(look, experiment=override(look.experiment, fields))
 
 
-def test_view_space_projection(moco: Look) -> None:
+def test_view_space_projection() -> None:
     """View space is a projection of the embeddings and changes nothing."""
+    moco = Look.at(
+        override(recipes.get("digits-hexa-moco"), TINY),
+        "digits",
+    )
     with unchanged(moco.method):
         space = embed_views(attacked(moco, 0.0), num_images=3, num_views=5)
         moved = embed_views(attacked(moco, 8.0), num_images=3, num_views=5)

@@ -12,16 +12,23 @@ from torch.nn import functional as F
 
 from hexa.core import MAIN, Batch
 from hexa_paper.methods.cpc import CPC, CPCConfig, PatchHead
-from hexa_paper.ops import puzzles as tiles
 from tests.methods.setting import BATCH, batch, small
 
 GRID = 4
 SIZE = 12  # patches of 6 pixels, 2 apart
 
 
-def cpc(ahead: tuple[int, ...] = (1, 3), **setting: object) -> CPC:
-    config = CPCConfig(patch=6, stride=2, ahead=ahead, dim=5, hidden=7, layers=2, scale=0.5)
-    return small(config, 1, view_size=SIZE, **setting)
+def cpc() -> CPC:
+    config = CPCConfig(
+        patch=6,
+        stride=2,
+        ahead=(1, 3),
+        dim=5,
+        hidden=7,
+        layers=2,
+        scale=0.5,
+    )
+    return small(config, 1, view_size=SIZE)
 
 
 def embedded(made: CPC, data: Batch) -> tuple[Tensor, Tensor, Tensor]:
@@ -55,19 +62,6 @@ def naive(
                 own = torch.tensor(list(scores).index((target, row + k, column)))
                 found.append(F.cross_entropy(torch.stack(list(scores.values())), own))
     return torch.stack(found)
-
-
-def test_cpc_patch_grid() -> None:
-    """Patches overlap and stand row by row."""
-    images = torch.rand(2, 3, 13, 13)  # a pixel at the right and below is left
-    cut = tiles.patches(images, 6, 2)
-    assert cut.shape == (2, GRID, GRID, 3, 6, 6)
-    for row in range(GRID):
-        for column in range(GRID):
-            assert torch.equal(
-                cut[:, row, column],
-                images[:, :, 2 * row : 2 * row + 6, 2 * column : 2 * column + 6],
-            )
 
 
 def test_cpc_patch_features() -> None:

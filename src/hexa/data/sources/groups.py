@@ -6,7 +6,7 @@ import csv
 import io
 from pathlib import Path
 
-from hexa.config import UserError, reason, whole_characters
+from hexa.config import UserError, reason, some, whole_characters
 from hexa.data.sources.source import Source, Subset
 from hexa.runtime import parsing
 from hexa.runtime.paths import composed, location
@@ -36,8 +36,9 @@ def _read(path: Path, source: Source, where: str) -> list[str | None]:
     try:
         text = parsing.read_text(path, _MOST_BYTES)
     except (OSError, ValueError) as error:  # ValueError: an impossible file name
+        why = getattr(error, "strerror", None) or reason(error).removeprefix(f"{path}: ")
         raise UserError(
-            f"{where}: cannot be read ({reason(error)}); give FILE.csv, column:NAME or key:NAME"
+            f"{where}: cannot be read ({why}); give FILE.csv, column:NAME or key:NAME"
         ) from None
     try:
         return _groups(csv.DictReader(io.StringIO(text, newline="")), source, where)
@@ -53,7 +54,10 @@ def _name(path: str) -> str:
 def _groups(rows: csv.DictReader[str], source: Source, where: str) -> list[str | None]:
     rows.fieldnames = [cell.strip().lower() for cell in rows.fieldnames or ()]
     if not {"path", "group"} <= {*rows.fieldnames}:
-        raise UserError(f"{where}: its first row must name the columns path and group")
+        raise UserError(
+            f"{where}: its first row must name the columns path and group, separated by a comma; "
+            f"it names {some(map(repr, rows.fieldnames))}"
+        )
     places: dict[str, int] = {}
     for index, name in enumerate(map(_name, source.paths)):
         places[name] = -1 if name in places else index
