@@ -129,7 +129,8 @@ def test_class_named_train(tmp_path: Path) -> None:
     write_image(tmp_path / "Test" / "1.png", 2)  # nobody's classes
     (tmp_path / "annotations").mkdir()
     with pytest.raises(
-        UserError, match=r"folders named as splits \(Test, train\) and others \(aeroplane\); move"
+        UserError,
+        match=r"folders named as splits \(Test, train\) and others \(aeroplane\); move.*/train$",
     ):
         open_source(f"folder:{tmp_path}")
     (tmp_path / "aeroplane" / "1.png").unlink()
@@ -143,30 +144,46 @@ def test_class_named_train(tmp_path: Path) -> None:
         ("seg_train", "seg_test"),
         ("train", "dev"),
         ("trainset", "eval"),
+        ("trainval", "test"),
     ],
 )
-@pytest.mark.parametrize("above", [".", "images"])
-def test_folders_like_splits(tmp_path: Path, names: tuple[str, str], above: str) -> None:
+@pytest.mark.parametrize("inner", [("ant", "bee"), (".", ".")], ids=["nested", "flat"])
+@pytest.mark.parametrize("above", [".", "images/all"])
+def test_folders_like_splits(
+    tmp_path: Path, names: tuple[str, str], inner: tuple[str, str], above: str
+) -> None:
     """Split folders of other names are no classes, and are not merged."""
     for value, name in enumerate(names):
-        write_image(tmp_path / above / name / "ant" / "1.png", value)
-        write_image(tmp_path / above / name / "bee" / "2.png", value)
-    with one_line(r"folders that look like splits .*; name them train and test"):
+        for number, folder in enumerate(inner):
+            write_image(tmp_path / above / name / folder / f"{number}.png", value)
+    unusual = ", ".join(sorted({*names} - {"train", "test"}))
+    with one_line(f"look like splits .*; rename {unusual} to train.* such as .*/{names[0]}$"):
         open_source(f"folder:{tmp_path}")
-    assert open_source(f"folder:{tmp_path / above / names[1]}").class_names == ["ant", "bee"]
+    assert len(open_source(f"folder:{tmp_path / above / names[1]}")) == 2
 
 
-def test_classes_like_splits(tmp_path: Path) -> None:
-    """Classes without sub-folders may be called train and test-tube."""
-    for value, name in enumerate(("a-train", "test-tube", "trains/old")):
-        write_image(tmp_path / name / "1.png", value)
-    assert open_source(f"folder:{tmp_path}").class_names == ["a-train", "test-tube", "trains"]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["crash-test", "depot", "test_drive_1", "trains"],
+        ["eval_north", "eval_south"],
+        ["a-train", "train_2"],
+        ["other", "test", "val"],
+    ],
+)
+@pytest.mark.parametrize("inner", ["front", "."])
+def test_classes_like_splits(tmp_path: Path, names: list[str], inner: str) -> None:
+    """Without a folder for training, or without another one, folders are classes."""
+    for value, name in enumerate(names):
+        write_image(tmp_path / name / inner / "1.png", value)
+    assert open_source(f"folder:{tmp_path}").class_names == names
 
 
 def test_splits_in_a_folder(tmp_path: Path) -> None:
-    """Splits may be in the only folder with images."""
+    """Splits may be in the only folder with images, which may be in another one."""
+    images = tmp_path / "set" / "images"
     for value, name in enumerate(("train/ant", "train/bee", "val/ant", "val/bee")):
-        write_image(tmp_path / "images" / name / "1.png", value)
+        write_image(images / name / "1.png", value)
         (tmp_path / "labels" / name).mkdir(parents=True)
         (tmp_path / "labels" / name / "1.txt").write_text("0 0.5 0.5 1 1")
     train = open_source(f"folder:{tmp_path}")
@@ -174,10 +191,30 @@ def test_splits_in_a_folder(tmp_path: Path) -> None:
     assert labels_of(train) == [0, 1]
     assert reds_of(train) == [0, 1]
     assert reds_of(open_source(f"folder:{tmp_path}#test")) == [2, 3]
-    shutil.rmtree(tmp_path / "images" / "val")
+    write_image(images.parent / "logo.png", 4)
+    assert open_source(f"folder:{tmp_path}").left_out == {"next to the splits": 1}
+    shutil.rmtree(images / "val")
+    (images.parent / "logo.png").unlink()
     alone = open_source(f"folder:{tmp_path}")
     assert alone.labels is None
-    assert alone.paths == ["images/train/ant/1.png", "images/train/bee/1.png"]
+    assert alone.paths == ["set/images/train/ant/1.png", "set/images/train/bee/1.png"]
+
+
+def test_folder_in_itself(tmp_path: Path) -> None:
+    write_image(tmp_path / "1.png", 1)
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert open_source(f"folder:{tmp_path}").paths == ["1.png"]
+
+
+def test_folder_without_train(tmp_path: Path) -> None:
+    """No other split is read instead of train."""
+    for value, name in enumerate(("val", "test")):
+        write_image(tmp_path / name / "1.png", value)
+    for split in (None, "train"):
+        with one_line(
+            r"no split 'train'; choose one of its splits \(test, val\), such as .*#test$"
+        ):
+            open_source(f"folder:{tmp_path}", split)
 
 
 @pytest.mark.parametrize(
@@ -274,3 +311,12 @@ def test_parquet_folders(
         assert len(open_source(f"parquet:{tmp_path / folders[1]}")) == 1
     else:
         assert len(open_source(f"parquet:{tmp_path}")) == count
+
+
+@pytest.mark.parametrize("file", ["part-0", "train-0"])
+def test_parquet_partitions(tmp_path: Path, file: str) -> None:
+    """Partitions are one data set, whatever their folders are called."""
+    for number, name in enumerate(("year=2025/month=may", "year=2026/month=june")):
+        (tmp_path / name).mkdir(parents=True)
+        write_parquet(tmp_path / name / f"{file}.parquet", [number], [number])
+    assert len(open_source(f"parquet:{tmp_path}")) == 2
