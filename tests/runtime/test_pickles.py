@@ -306,6 +306,8 @@ LATIN1 = "x" * 50_000
 ARRAYS: dict[str, Any] = {
     "a large element": Calls(SCALAR, Calls(np.dtype, f"V{MANY}")),
     "a large text": Calls(SCALAR, Calls(np.dtype, f"U{MANY // 4}")),
+    "a long key": {"x" * 20_000: 1},
+    "a large key": {1 << 200_000: 1},
     "a nested key": Calls(collections.OrderedDict, [[PAIRS, 1]]),
     "a nested encoding": Calls(_codecs.encode, "x", PAIRS),
     "a replaced method": Reduces(collections.OrderedDict, (), {"items": 5}),

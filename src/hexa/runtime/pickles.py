@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import struct
+import sys
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -46,6 +47,8 @@ _HASHES = {
     pickle.ADDITEMS: slice(None),
     pickle.FROZENSET: slice(None),
 }
+#: Longest key in bytes; one long key may be compared a million times.
+_LONGEST_KEY = 10_000
 #: Codes that only pickles of other objects have.
 _FOREIGN = (pickle.INST, pickle.OBJ, pickle.NEWOBJ, pickle.NEWOBJ_EX)
 
@@ -91,12 +94,13 @@ class Unpickler(pickle._Unpickler):  # C's allocates memory for as many objects 
         self._spend(sum(len(one) for one in (values, *inner) if isinstance(one, Sized)))
 
     def check_keys(self, keys: Iterable[Any]) -> None:
-        """Raise UnpicklingError unless keys are text, numbers, None, or flat tuples of these."""
+        """Raise UnpicklingError unless keys are short text, numbers, None, or flat tuples of these."""
         for key in keys:
             parts = key if isinstance(key, tuple) else (key,)
             self._spend(len(parts) - 1)
-            if not all(isinstance(part, self.keys) for part in parts):
-                raise pickle.UnpicklingError("a key is neither text nor a number")
+            are_plain = all(isinstance(part, self.keys) for part in parts)
+            if not are_plain or max(map(sys.getsizeof, parts), default=0) > _LONGEST_KEY:
+                raise pickle.UnpicklingError("a key is neither short text nor a number")
 
     def check_attributes(self, state: Any) -> None:
         """Raise UnpicklingError unless `state` is a mapping of attributes, or None, and none of
