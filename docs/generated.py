@@ -1506,9 +1506,8 @@ def the_paper() -> str:
             method = part["method"]
             command = f"hexa reproduce {name} --method {method} --data parquet:PATH/cifar10"
             question = EXPERIMENTS[name]["question"]
-            end = "" if question.endswith(("?", ".")) else "."
             text.append(f"### {name}, {method}\n")
-            text.append(f"{question}{end} Command: `{command}`\n")
+            text.append(f"{question} Command: `{command}`\n")
             text.append(markdown_table([cells for arm in part["arms"] for cells in _ours(arm)]))
     return "\n".join(text)
 
@@ -1519,7 +1518,7 @@ def experiments() -> str:
     for name, one in EXPERIMENTS.items():
         titles = [[measure(key, "moco").title for key in one[scale]] for scale in ("small", "full")]
         columns = (", ".join(dict.fromkeys(scale)) for scale in titles)
-        rows.append((f"`{name}`", one["question"], *columns))
+        rows.append((f"`{name}`", one["question"].rstrip("."), *columns))
     return table(rows, "experiment", "question", "measured by", "with `--scale full`")
 
 

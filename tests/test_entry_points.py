@@ -73,15 +73,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Added:
     return run
 
 
-def test_installed_methods(installed: Added) -> None:
-    """Methods of other packages are found."""
-
-    def names() -> set[str]:
-        return set(choices(MethodConfig, "name", "hexa.methods"))
-
-    assert {"others", "moco", "cmc"} <= installed(names)
-
-
 @pytest.mark.parametrize("name", ["moco", "cmc", "others"])
 def test_installed_name_conflict(installed: Added, tmp_path: Path, name: str) -> None:
     """A name that is installed is refused."""

@@ -39,19 +39,18 @@ FLOORS = (
 FLOOR = {package: number for number, floor in enumerate(FLOORS) for package in floor}
 #: Where no method is named.
 ENGINE = {
-    *(
-        "config",
-        "runtime",
-        "core",
-        "ops",
-        "objective",
-        "data",
-        "hard_examples",
-        "training",
-        "reporting",
-        "run",
-    ),
-    *("measure", "cli"),
+    "config",
+    "runtime",
+    "core",
+    "ops",
+    "objective",
+    "data",
+    "hard_examples",
+    "training",
+    "reporting",
+    "run",
+    "measure",
+    "cli",
 }
 #: What core and ops may import.
 TORCH_ALONE = {"torch", "hexa", "pydantic", "typing_extensions"} | sys.stdlib_module_names

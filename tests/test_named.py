@@ -13,21 +13,14 @@ from tests.conftest import Says
 
 def test_random_recipe_network() -> None:
     """A recipe gives its network untrained."""
+    name = "random:cifar10-moco-v2+small"
     experiment = recipes.get("cifar10-moco-v2+small")
-    backbone = hexa.load_backbone("random:cifar10-moco-v2+small")
+    backbone = hexa.load_backbone(name)
     assert backbone.network_config == experiment.network
     assert backbone.image_size == 32
     assert backbone.mean == experiment.network.mean
-    assert (
-        hexa.load_backbone("random:cifar10-moco-v2+small").content_hash() == backbone.content_hash()
-    )
-    first = hexa.named("random:cifar10-moco-v2+small", 0)
-    second = hexa.named("random:cifar10-moco-v2+small", 1)
-    assert (
-        load_backbone(first).content_hash()
-        == backbone.content_hash()
-        != load_backbone(second).content_hash()
-    )
+    first, second = (load_backbone(hexa.named(name, seed)).content_hash() for seed in (0, 1))
+    assert backbone.content_hash() == first != second
 
 
 def test_named_passthrough() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hexa
+from tests.evaluation.given import QUIET
 from tests.refusals import one_line
 from tests.run.test_run import TINY
 
@@ -41,7 +42,7 @@ def test_public_arguments(call: Callable[[], object], expected: str) -> None:
 def test_caller_grad_mode(mode: Callable[[], Any], tmp_path: Path) -> None:
     """The caller's mode changes nothing."""
     fields = {**TINY, "network.widths": [16, 16], "batch_size": 256}
-    quiet: dict[str, Any] = {"device": "cpu", "precision": "fp32", "epochs": 1, "preset": "cifar"}
+    quiet = QUIET | {"epochs": 1, "preset": "cifar"}
 
     def trained(name: str) -> tuple[str, dict[str, float]]:
         backbone = hexa.load_backbone(

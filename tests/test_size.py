@@ -21,9 +21,9 @@ class Budget(NamedTuple):
 
 
 BUDGETS = {
-    "src/hexa": Budget(202_800, 10, 30),
+    "src/hexa": Budget(203_110, 10, 30),
     "src/hexa_paper": Budget(41_300, 10, 10),
-    "tests": Budget(245_750, 11, 60),
+    "tests": Budget(239_600, 11, 60),
 }
 #: Most tokens on a line of a single file of `src`.
 DENSEST = 12

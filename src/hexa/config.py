@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeGuard, TypeVar
 
 import pydantic
 
@@ -89,6 +89,11 @@ def _problems(detail: Any) -> Iterator[tuple[str, str]]:
 def reason(error: BaseException, most: int = 160) -> str:
     """Return the message of an error on one line of at most `most` characters."""
     return textwrap.shorten(str(error) or type(error).__name__, most, placeholder=" …")
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """True for a finite int or float that can be reckoned with; neither a bool, nor text, nor NaN."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,9 +1,7 @@
-"""The results of a study as tables: a page, a CSV file and JSON, all made of the files of its runs."""
+"""The results of a study as tables: a page and JSON, both made of the files of its runs."""
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -39,12 +37,7 @@ TIME = "equal time"
 TOLERANCE = 0.15
 #: Files of a study.
 PAGE = "table.md"
-CSV = "table.csv"
 RESULT = "result.json"
-#: Columns of the CSV file.
-_CSV = "arm comparison epochs learning_rate metric mean std seeds published diverged relative_time"
-#: Those with four decimals.
-_ROUNDED = ("mean", "std", "relative_time")
 #: Metrics that are never a column by themselves: spreads, and last epochs.
 _MINOR = re.compile("_(std|last)$")
 
@@ -58,7 +51,6 @@ def write(plan: Plan) -> list[Row]:
     notes = notes_of(plan, jobs, rows)
     results.write(plan.tables / RESULT, _result(plan, jobs, rows, notes))
     results.write(plan.tables / PAGE, markdown(plan, rows, notes))
-    results.write(plan.tables / CSV, csv_text(rows))
     return rows
 
 
@@ -176,12 +168,7 @@ def scores_of(job: Job, found: Mapping[str, Any]) -> str:
 
 def title(study: Study) -> str:
     """The headline of a study."""
-    return f"{study.name}, {study.method}, {study.scale} scale: {_question(study)}"
-
-
-def _question(study: Study) -> str:
-    question = study.question
-    return question if question.endswith("?") else f"{question}."
+    return f"{study.name}, {study.method}, {study.scale} scale: {study.question}"
 
 
 def markdown(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> str:
@@ -192,7 +179,7 @@ def markdown(plan: Plan, rows: Sequence[Row], notes: Sequence[str]) -> str:
     if seeds > 1:
         spread = f"mean ± standard deviation over {seeds} seeds"
     parts = [
-        f"# {study.name}, {study.method}, {study.scale} scale\n\n{_question(study)}\n",
+        f"# {study.name}, {study.method}, {study.scale} scale\n\n{study.question}\n",
         f"Data: `{plan.request.data}`; {spread}. Percent.\n",
     ]
     for comparison in (EPOCHS, TIME):
@@ -269,23 +256,6 @@ def _published_rows(table: str) -> Iterator[dict[str, str]]:
 
 
 # -- files for programs -----------------------------------------------------------------------------------------------
-
-
-def csv_text(rows: Sequence[Row]) -> str:
-    """One line per arm, comparison and column."""
-    written = io.StringIO()
-    writer = csv.DictWriter(written, _CSV.split(), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        for metric, score in (row["scores"] or {"": {"values": ()}}).items():
-            line = {**row, **score, "metric": metric}
-            for name in _ROUNDED:
-                if line.get(name) is not None:
-                    line[name] = f"{line[name]:.4f}"
-            line["seeds"] = len(score["values"])
-            line["diverged"] = len(row["diverged"])
-            writer.writerow(line)
-    return written.getvalue()
 
 
 def _result(

@@ -55,7 +55,7 @@ def start(words: Sequence[str], what: str, num_processes: int) -> None:
         *("-m", "hexa", *words),
     ]
     # a process group of its own: Ctrl-C reaches torchrun once, from here
-    with Interrupts(_silent) as interrupts:
+    with Interrupts(lambda message: None) as interrupts:  # the run says that it saves
         child = subprocess.Popen(started, process_group=0, preexec_fn=_end_with_parent)
         passed_on = False
         while child.poll() is None:
@@ -67,10 +67,6 @@ def start(words: Sequence[str], what: str, num_processes: int) -> None:
             raise Interrupted(interrupts.received, 0, None)
     if status := child.returncode:
         raise UserError(f"{what} ended with status {status}; its messages are above")
-
-
-def _silent(message: str) -> None:
-    """Say nothing: the run says that it saves."""
 
 
 def _end_with_parent() -> None:

@@ -67,7 +67,7 @@ def command(weights: Path, out: Path, more: str = "", name: str = "harden") -> s
 
 def test_harden_weights_to_report(weights: Path, tmp_path: Path, says: Says) -> None:
     # ε = 64: a random network hardly moves under less
-    fixed = "--labelled digits#test --max_steps 5 --strength 64/255 --price 100%"
+    fixed = "--labelled digits#test --max_steps 5 --strength 64 --price 100"
     out = tmp_path / "run"
     said = says(command(weights, out, fixed)).out
     kept = json.loads((out / "adapt.json").read_text())

@@ -4,6 +4,7 @@ decision."""
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,11 +18,11 @@ from hexa.comparison.labelled import (
     SPLITS,
     WIDTH,
     Judge,
+    Rows,
     Scores,
     difference,
     over_draws,
     paired,
-    showable,
     shown_by,
 )
 from hexa.comparison.verdict import Pair
@@ -159,6 +160,12 @@ def test_probe_decision(other: Scores, trials: int, better: int) -> None:
     """The probe alone decides."""
     assert difference(reached(0.5, 0.5), other, DECIDING, trials).sign == better
     assert other.majority is None  # classes of equal size
+
+
+def showable(images: int, groups: Rows | None = None, comparisons: int = 1) -> str:
+    """Return the sentence on scored images, of which all count."""
+    judge = SimpleNamespace(judged=np.arange(images), groups=groups)
+    return shown_by(judge, comparisons=comparisons)  # type: ignore[arg-type]
 
 
 def test_showable_difference_by_count() -> None:

@@ -26,22 +26,26 @@ SMALL = (
 )
 
 
-def photographs(
-    folder: Path, count: int = 50, broken: tuple[int, ...] = (), one_size: bool = False
-) -> Source:
-    """Noise of different sizes, or of one, among it files that are not images."""
+def photographs(folder: Path, count: int = 50, broken: tuple[int, ...] = ()) -> Source:
+    """Noise of different sizes in folder / "photographs", among it files that are not images."""
+    folder = folder / "photographs"
     folder.mkdir()
     generator = np.random.default_rng(0)
     for number in range(count):
         path = folder / f"{number:03d}.png"
-        height, width = (20, 24) if one_size else generator.integers(20, 60, 2)
+        height, width = generator.integers(20, 60, 2)
         Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
         if number in broken:
             path.write_bytes(b"broken")
     return open_source(f"folder:{folder}")
 
 
-def flat(folder: Path, count: int, broken: tuple[int, ...] = (), one_size: bool = True) -> Source:
+def flat(
+    folder: Path,
+    count: int,
+    broken: tuple[int, ...] = (),
+    one_size: bool = True,
+) -> Source:
     """Images of one grey each, ten times their position."""
     for number in range(count):
         size = (9, 9 if one_size else 9 + number // 2 % 2)
@@ -52,39 +56,39 @@ def flat(folder: Path, count: int, broken: tuple[int, ...] = (), one_size: bool 
 
 
 def array(count: int = 50) -> ArraySource:
-    images = torch.randint(
-        0, 256, (count, 3, 12, 12), generator=torch.Generator().manual_seed(0)
-    ).to(torch.uint8)
-    return ArraySource(images, np.arange(count) % 3)
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (count, 3, 12, 12), dtype=np.uint8)
+    return ArraySource(torch.from_numpy(images), np.arange(count) % 3)
 
 
 def loader_of(
     source: Source, batch_size: int = 16, seed: int = 0, **options: Any
 ) -> PretrainLoader:
     """A loader without workers; options are of it and of the views."""
-    fields = {"recipe": "moco-v2", "size": SIZE}
-    fields |= {
-        name: options.pop(name) for name in ("recipe", *ViewsConfig.model_fields) if name in options
-    }
-    views = Views(ViewsConfig.model_validate(fields))
-    return PretrainLoader(source, views, batch_size, Stream(seed), **{"num_workers": 0} | options)
+    of_views = {"recipe", *ViewsConfig.model_fields} & options.keys()
+    fields = {name: options.pop(name) for name in of_views}
+    views = Views(ViewsConfig.model_validate({"recipe": "moco-v2", "size": SIZE} | fields))
+    options.setdefault("num_workers", 0)
+    return PretrainLoader(source, views, batch_size, Stream(seed), **options)
 
 
 def same(left: Batch, right: Batch) -> bool:
-    crops = all(torch.equal(a, b) for a, b in zip(left.crops, right.crops, strict=True))
-    return (
-        crops
-        and torch.equal(left.index, right.index)
-        and (left.stream, left.step) == (right.stream, right.step)
-    )
+    pairs = zip((*left.crops, left.index), (*right.crops, right.index), strict=True)
+    where = (left.stream, left.step) == (right.stream, right.step)
+    return where and all(torch.equal(a, b) for a, b in pairs)
 
 
-def assert_share(ours: Batch, whole: Batch, rows: slice) -> None:
+def assert_share(
+    ours: Batch,
+    whole: Batch,
+    rows: slice,
+    atol: float = 1e-6,
+) -> None:
     """A process's batch is its rows of the global one."""
     assert torch.equal(ours.index, whole.index[rows])
     assert ours.stream == whole.stream
     for left, right in zip(ours.crops, whole.crops, strict=True):
-        torch.testing.assert_close(left, right[rows], atol=1e-6, rtol=0)
+        torch.testing.assert_close(left, right[rows], atol=atol, rtol=0)
 
 
 def each_process(world: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from hexa.core.method import Passes
 from hexa.data.loading.evaluation_stream import EvaluationTransform
 from hexa.data.loading.loaders import PretrainLoader
 from tests.data.batches import SIZE, array, each_process, loader_of, photographs, same
@@ -27,30 +26,17 @@ VIEWS: dict[str, Any] = {
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """make() is a loader of the same images each time, by one of the paths."""
     resident = request.param == "resident"
-    source = array(COUNT) if resident else photographs(tmp_path / "photographs", COUNT)
-    workers = 1 if request.param == "workers" else 0
+    source = array(COUNT) if resident else photographs(tmp_path, COUNT)
     loaders = []
 
     def made(seed: int = 0) -> PretrainLoader:
-        loaders.append(loader_of(source, BATCH, seed, num_workers=workers, **VIEWS))
+        loaders.append(loader_of(source, BATCH, seed, num_workers=not resident, **VIEWS))
         assert loaders[-1].resident == resident
         return loaders[-1]
 
     yield made
     for loader in loaders:
         loader.close()
-
-
-def test_view_pass(make: Any) -> None:
-    """A pass over views is like an epoch, and comes again."""
-    passes: Passes = make().passes(3)
-    batches = list(passes.views())
-    found = [[crop.shape for crop in batch.crops] for batch in batches]
-    expected = [[(8, 3, 16, 16)] * 2 + [(8, 3, 7, 7)] * 2] * 4
-    assert found == expected
-    assert len(set(torch.cat([batch.index for batch in batches]).tolist())) == 32
-    for again in (passes.views(), make().passes(3).views()):
-        assert all(same(left, right) for left, right in zip(batches, again, strict=True))
 
 
 def test_view_pass_independence(make: Any) -> None:
@@ -64,8 +50,7 @@ def test_view_pass_independence(make: Any) -> None:
         assert not torch.equal(left[0].index, right[0].index)
     streams = [batch.stream for batches in (*passes, *epochs) for batch in batches]
     numbers = torch.stack([loader.views.draw(stream, slice(0, BATCH)) for stream in streams])
-    found = len(numbers.flatten().unique())
-    assert found > 0.99 * numbers.numel()
+    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()
 
 
 @pytest.mark.parametrize("world", [1, 4])
@@ -84,14 +69,13 @@ def test_image_pass_shares(make: Any, monkeypatch: pytest.MonkeyPatch, world: in
             for crop, position in zip(crops, batch.index.tolist(), strict=True):
                 expected = transform(loader.source.decode(position)).float() / 255
                 torch.testing.assert_close(crop, expected, atol=1e-6, rtol=0)
-    found = [position for share in shares for position in share]
-    assert found == list(range(COUNT))
+    assert [*itertools.chain(*shares)] == list(range(COUNT))
     assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
 
 def test_pass_isolation(tmp_path: Path) -> None:
     """Passes leave the batches and workers of training alone."""
-    source = photographs(tmp_path / "photographs", COUNT)
+    source = photographs(tmp_path, COUNT)
     expected = list(loader_of(source, BATCH).epoch(0))
     before = set(multiprocessing.active_children())
     loader = loader_of(source, BATCH, num_workers=1)

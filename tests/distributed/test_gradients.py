@@ -23,6 +23,28 @@ def network() -> nn.ModuleList:
     return nn.ModuleList(nn.Linear(4, 4) for _ in range(5))
 
 
+def data(step: int, rank: int) -> torch.Tensor:
+    return torch.rand(3, 4, generator=torch.Generator().manual_seed(10 * step + rank))
+
+
+def first_term(layers: nn.ModuleList, x: torch.Tensor) -> torch.Tensor:
+    return layers[3](layers[0](x)).square().sum()
+
+
+def second_term(
+    layers: nn.ModuleList,
+    x: torch.Tensor,
+    step: int,
+    rank: int,
+) -> torch.Tensor:
+    hidden = layers[3](x)
+    if 2 <= step < 4:
+        hidden = layers[1](hidden)
+    if rank:
+        hidden = layers[2](hidden)
+    return layers[4](hidden).square().sum()
+
+
 def steps(bucket: int) -> tuple[list[list[torch.Tensor | None]], list[int]]:
     """Gradients of six steps of two terms, and how many buckets were sent before the last backward pass ended.
 
@@ -34,16 +56,10 @@ def steps(bucket: int) -> tuple[list[list[torch.Tensor | None]], list[int]]:
     found = []
     early = []
     for step in range(6):
-        generator = torch.Generator().manual_seed(10 * step + processes.rank())
-        x = torch.rand(3, 4, generator=generator)
-        layers[3](layers[0](x)).square().sum().backward()
+        x = data(step, processes.rank())
+        first_term(layers, x).backward()
         with average.sending():
-            hidden = layers[3](x)
-            if 2 <= step < 4:
-                hidden = layers[1](hidden)
-            if processes.rank():
-                hidden = layers[2](hidden)
-            layers[4](hidden).square().sum().backward()
+            second_term(layers, x, step, processes.rank()).backward()
         early.append(len(average._sent))
         average.finish()
         found.append([None if p.grad is None else p.grad.clone() for p in layers.parameters()])
@@ -111,14 +127,9 @@ def test_means(two: list[dict[str, Any]]) -> None:
         alone = []
         for rank in range(2):
             layers = network()
-            x = torch.rand(3, 4, generator=torch.Generator().manual_seed(10 * step + rank))
-            layers[3](layers[0](x)).square().sum().backward()
-            hidden = layers[3](x)
-            if 2 <= step < 4:
-                hidden = layers[1](hidden)
-            if rank:
-                hidden = layers[2](hidden)
-            layers[4](hidden).square().sum().backward()
+            x = data(step, rank)
+            first_term(layers, x).backward()
+            second_term(layers, x, step, rank).backward()
             alone.append([p.grad for p in layers.parameters()])
         for number, pair in enumerate(zip(*alone, strict=True)):
             there = [value for value in pair if value is not None]

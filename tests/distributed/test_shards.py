@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from rich.console import Console
 
 from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints, processes
 from tests.distributed.together import run_together
 from tests.end_to_end.endings import assert_same_end, metric_lines
-from tests.run.test_every_method import experiment
+from tests.run.test_every_method import QUIET, experiment, stopped
 
 #: Ten steps in two epochs, all checkpoints kept; the bank has an odd number of rows.
 CHANGES = {"images": None, "batch_size": 256}
-QUIET = Console(file=io.StringIO())
 
 
 def begin(folder: Path) -> None:
@@ -36,17 +32,6 @@ def work(home: str, names: list[str]) -> None:
             begin(Path(home) / "whole")
     finally:
         processes.shutdown = shutdown
-
-
-def stopped(whole: Path, name: str, step: int) -> Path:
-    """A copy of a run that was killed after its checkpoint of this step; return its checkpoints."""
-    folder = whole.with_name(name)
-    shutil.copytree(whole, folder)
-    for path in (folder / "checkpoints").iterdir():
-        if checkpoints.step_of(path) > step:
-            path.unlink()
-    (folder / "backbone.safetensors").unlink()
-    return folder / "checkpoints"
 
 
 def joined(folder: Path, step: int) -> checkpoints.State:
@@ -68,20 +53,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_together(2, work, str(home), [])
     whole = home / "whole"
     # killed while it wrote step 9: one process was done
-    folder = stopped(whole, "first saved", 9)
+    folder = stopped(whole, home / "first saved", 9) / "checkpoints"
     checkpoints.path_of(folder, 9, 1).unlink()
     (folder / "step-00000009.unfinished1").touch()
-    folder = stopped(whole, "second saved", 9)
+    folder = stopped(whole, home / "second saved", 9) / "checkpoints"
     checkpoints.path_of(folder, 9).unlink()
     # a file of an earlier version
-    folder = stopped(whole, "old", 6)
+    folder = stopped(whole, home / "old", 6) / "checkpoints"
     state = joined(folder, 6)
     checkpoints.path_of(folder, 6, 1).unlink()
     checkpoints.save(folder, 6, state, keep=9)
     begin(home / "alone")
-    stopped(home / "alone", "one to two", 6)
+    stopped(home / "alone", home / "one to two", 6)
     run_together(2, work, str(home), ["first saved", "second saved", "old", "one to two"])
-    stopped(whole, "two to one", 6)
+    stopped(whole, home / "two to one", 6)
     resume(home / "two to one", console=QUIET)
     return home
 

@@ -113,22 +113,18 @@ def found(home: Path) -> Found:
     return run_together(2, work, str(home))
 
 
-def test_two_process_weights(found: Found, tmp_path: Path) -> None:
-    """Both processes hold the weights of one process with two groups."""
+def test_two_process_weights(home: Path, found: Found, tmp_path: Path) -> None:
+    """Both processes hold the weights of one process with two groups, and log the mean of their losses."""
     alone = trainer(tmp_path / "alone")
     alone.run()
     for name, value in parameters(alone).items():
         assert torch.equal(found[0]["whole"][name], found[1]["whole"][name]), name
         torch.testing.assert_close(found[0]["whole"][name], value, rtol=1e-8, atol=1e-9, msg=name)
-
-
-def test_averaged_losses(home: Path, tmp_path: Path) -> None:
-    """Losses are averaged over processes."""
-    trainer(tmp_path / "alone").run()
-
-    both_losses = [line["loss/std"] for line in metric_lines(home / "whole", "train")]
-    losses = [line["loss/std"] for line in metric_lines(tmp_path / "alone", "train")]
-    assert both_losses == pytest.approx(losses, rel=1e-5)
+    both, one = (
+        [line["loss/std"] for line in metric_lines(folder, "train")]
+        for folder in (home / "whole", tmp_path / "alone")
+    )
+    assert both == pytest.approx(one, rel=1e-5)
 
 
 def test_single_writer_process(home: Path) -> None:

@@ -59,12 +59,6 @@ def test_result_commits() -> None:
     assert lost == set(), "run it again from a clean commit of this branch"
 
 
-def test_missing_commit() -> None:
-    assert is_here("HEAD~1")
-    assert not is_here("0" * 40)
-    assert not is_here(git("rev-parse", "HEAD").stdout.decode().strip() + "-dirty")
-
-
 @pytest.mark.parametrize(("commit", "source"), sorted(pair for pair in NAMED if pair[1]))
 def test_result_source_hash(commit: str, source: str, tmp_path: Path) -> None:
     """A result was made by the code of its commit."""

@@ -8,12 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from hexa import cli
 from tests.end_to_end.endings import metric_lines
+from tests.evaluation.given import noise_images
 
 #: What is mounted for the command alone. A part of these views takes 786,432 bytes.
 SMALL = "mount -t tmpfs -o size=256k tmpfs /dev/shm"
@@ -50,25 +49,21 @@ def inside(mounts: str, devices: Path, *words: str, seconds: float = 240) -> str
 
 
 @pytest.fixture(scope="module")
-def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> str:
     """128 JPEGs of several sizes."""
-    folder = tmp_path_factory.mktemp("photographs")
-    generator = np.random.default_rng(0)
-    for number in range(128):
-        image = Image.fromarray(generator.integers(0, 256, (6, 6, 3), dtype=np.uint8))
-        image.resize((80 + number % 5, 72)).save(folder / f"{number:03d}.jpg")
-    return folder
+    files = {f"{number:03d}.jpg": (80 + number % 5, 72) for number in range(128)}
+    return noise_images(tmp_path_factory.mktemp("photographs"), files)
 
 
-def training(photographs: Path, out: Path, workers: int) -> list[str]:
+def training(photographs: str, out: Path, workers: int) -> list[str]:
     fields = f"--training.num_workers {workers} --epochs 1 --batch_size 64 --views.size 64"
     fields += " --network.widths [4,8] --training.log_every 1 --training.device cpu"
-    recipe = f"pretrain cifar10-simclr+small --data folder:{photographs}"
+    recipe = f"pretrain cifar10-simclr+small --data {photographs}"
     return f"{recipe} {fields} --training.report false --out {out}".split()
 
 
 @pytest.fixture(scope="module")
-def expected(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
+def expected(photographs: str, tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     """The metrics of the training without workers and without any mount."""
     out = tmp_path_factory.mktemp("expected") / "run"
     assert cli.main(training(photographs, out, 0)) == 0
@@ -83,7 +78,7 @@ def expected(photographs: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
     ids=["small", "read-only", "absent"],
 )
 def test_little_shared_memory(
-    photographs: Path, tmp_path: Path, expected: list[object], mounts: str, note: str
+    photographs: str, tmp_path: Path, expected: list[object], mounts: str, note: str
 ) -> None:
     out = tmp_path / "run"
     said = inside(mounts, tmp_path / "devices", *training(photographs, out, 2))

@@ -91,18 +91,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def kill(run: Torchrun, rank: int) -> None:
-    os.kill(run.workers()[rank], signal.SIGKILL)
-
-
 def test_torchrun_kill_and_resume(tmp_path: Path, whole: Path) -> None:
     """The second kill finds no restarts left: the run ends by itself, in one line that says how to continue."""
     folder = tmp_path / "run"
     with contextlib.closing(training(folder, restarts=1)) as run:
         run.until(9)
-        kill(run, 0)
+        os.kill(run.workers()[0], signal.SIGKILL)
         run.until(17)
-        kill(run, 1)
+        os.kill(run.workers()[1], signal.SIGKILL)
         code, said = run.finished()
     assert code == 1, said
     lines = [line for line in said.splitlines() if line.startswith("hexa: error")]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -36,25 +35,22 @@ def test_means_and_deviations(tmp_path: Path) -> None:
     assert found == expected
     lengths = {row["epochs"] for row in rows if row["comparison"] == EPOCHS}
     assert lengths == {20}
-    text = (tmp_path / tables.CSV).read_text()
-    parsed = list(csv.DictReader(io.StringIO(text)))
-    assert len(parsed) == 12 * 2
-    for row in parsed:
+    written = json.loads((tmp_path / tables.RESULT).read_text())["summary"]
+    scored = [(row, *score) for row in written for score in row["scores"].items()]
+    assert len(scored) == 12 * 2
+    for row, metric, score in scored:
         values = []
         for job in plan.final():
             same_arm = job.arm.name == row["arm"]
-            same_length = str(job.experiment.epochs) == row["epochs"]
+            same_length = job.experiment.epochs == row["epochs"]
             if not (same_arm and same_length):
                 continue
             for measure, result in job.measured(tmp_path):
-                if measure.title == row["metric"]:
+                if measure.title == metric:
                     values.append(result["metrics"]["top1"])
         assert len(values) == 3
-        assert float(row["mean"]) == pytest.approx(np.mean(values), abs=1e-4)
-        assert float(row["std"]) == pytest.approx(
-            np.std(values, ddof=1),
-            abs=1e-4,
-        )
+        assert score["mean"] == pytest.approx(np.mean(values))
+        assert score["std"] == pytest.approx(np.std(values, ddof=1))
     page = (tmp_path / tables.PAGE).read_text()
     first = rows[0]["scores"]["k-NN top-1"]["values"]
     mean = np.mean(first)
@@ -66,8 +62,7 @@ def test_means_and_deviations(tmp_path: Path) -> None:
 def test_arms_beyond_time(tmp_path: Path) -> None:
     """Arms that do not fit into the time are not the best; one seed has no deviation."""
     plan, rows = collected("ablation", tmp_path, epochs=4, seeds=(0,))
-    text = tables.csv_text(rows)
-    assert {row["std"] for row in csv.DictReader(io.StringIO(text))} == {""}
+    assert {score["std"] for row in rows for score in row["scores"].values()} == {None}
     timed = {row["key"]: row for row in rows if row["comparison"] == TIME}
     found = {key for key, row in timed.items() if not in_time(row)}
     assert found == {"iv", "v", "vi"}

@@ -7,7 +7,6 @@ import torch
 
 from hexa import recipes
 from hexa.cli import declare
-from hexa.config import UserError
 from hexa.data.views.making import Views
 from hexa.recipes import domains
 from hexa.recipes.experiment import override
@@ -54,9 +53,3 @@ def test_user_field_precedence() -> None:
     assert changed["views.magnification"] == [0.7, 1.4]
     scaled = domains.changes("histology", ["views.scale"])
     assert "views.magnification" not in scaled
-
-
-def test_unknown_domain_suggestion() -> None:
-    """An unknown domain names the nearest."""
-    with pytest.raises(UserError, match="'histology'"):
-        domains.changes("histologie")

@@ -45,13 +45,6 @@ def test_published_batch() -> None:
     assert 1.9 < fp32 / bf16 < 2
 
 
-def test_printed_memory(says: Says) -> None:
-    told = says("recipes digits-moco-v2").out
-    experiment = recipes.get("digits-moco-v2")
-    gigabytes = memory_of(experiment, experiment.batch_size, torch.float32) / 1e9
-    assert f"{gigabytes:.3g} GB in fp32" in told
-
-
 def test_printed_changes(says: Says) -> None:
     """Modifiers in any order and fields count; expectations for the plain recipe are left out."""
     name = "digits-moco-v2+cutmix+adversarial"
@@ -61,14 +54,6 @@ def test_printed_changes(says: Says) -> None:
     assert said[1].split(" on ")[0].split(" + ")[1:] == ["adversarial", "cutmix"]
     assert f"{gigabytes:.3g} GB in fp32 (64 images)" in said[2]
     assert not any("expected" in line for line in said)
-
-
-def test_mistyped_changes(says: Says) -> None:
-    """Names and fields are checked as by `hexa pretrain`."""
-    said = says("recipes digits-moco-v3+cutmix", status=2).err
-    assert "did you mean 'digits-moco-v2'" in said
-    said = says("recipes digits-moco-v2 --bach-size=3", status=2).err
-    assert "did you mean '--batch_size'" in said
 
 
 def test_command_of_changes(says: Says) -> None:

@@ -17,18 +17,16 @@ from hexa import recipes
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
 from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
-from hexa.data.loading.loaders import PretrainLoader
-from hexa.data.views.making import Views, ViewsConfig
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import override
 from hexa.run.run import pretrain
 from hexa.run.start import begin_from_weights
-from hexa.runtime.random import Stream
 from hexa.weights import start
 from hexa.weights.export import export
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from hexa.weights.start import StartConfig
 from tests.conftest import Says
+from tests.data.batches import loader_of
 from tests.end_to_end.endings import ALONE
 
 BANDS = 5
@@ -53,27 +51,21 @@ def data(tmp_path: Path) -> str:
     return f"folder:{tmp_path / 'data'}"
 
 
-def _loader(source: Any, **options: Any) -> PretrainLoader:
-    views = {
+def test_sixteen_bit_loading(data: str) -> None:
+    """Sixteen bits are kept on the device and from workers."""
+    source = open_source(data, "train", channels=BANDS)
+    views: dict[str, Any] = {
         "size": SIDE,
         "saturation": 0,
         "hue": 0,
         "grayscale_probability": 0,
         "vertical_flip_probability": 0.5,
     }
-    made = Views(ViewsConfig.model_validate(views))
-    return PretrainLoader(source, made, 16, Stream(0), num_workers=0, tolerance=0.1, **options)
-
-
-def test_sixteen_bit_loading(data: str) -> None:
-    """Sixteen bits are kept on the device and from workers."""
-    source = open_source(data, "train", channels=BANDS)
-    resident = _loader(source)
-    decoded = _loader(source, resident_limit_bytes=0)
+    resident = loader_of(source, **views)
+    decoded = loader_of(source, resident_limit_bytes=0, **views)
     assert resident.store.images.dtype == torch.uint16
-    floats = _loader(
-        ArraySource(torch.stack([source.decode(n) for n in range(COUNT)]).float() / 65535)
-    )
+    images = torch.stack([source.decode(n) for n in range(COUNT)])
+    floats = loader_of(ArraySource(images.float() / 65535), **views)
     for left, right, exact in zip(
         resident.epoch(0), decoded.epoch(0), floats.epoch(0), strict=True
     ):
@@ -168,9 +160,7 @@ def test_inflated_start_channels(channels: int, tmp_path: Path) -> None:
     without = {name: value for name, value in given.items() if name != "network.mean"}
     with pytest.raises(UserError, match=r"network.mean: 3 numbers for \d channels"):
         begin_from_weights(override(recipes.get("digits-moco-v2"), given), without)
-    four = random_backbone(
-        NetworkConfig(name="resnet18", channels=4, mean=(0.5,) * 4, std=(0.5,) * 4), 32
-    )
-    save_backbone(four, weights)
+    four = NetworkConfig(name="resnet18", channels=4, mean=(0.5,) * 4, std=(0.5,) * 4)
+    save_backbone(random_backbone(four, 32), weights)
     with pytest.raises(UserError, match=r"of another shape are conv1\.weight"):
         start.begun(experiment.network, StartConfig(weights=str(weights)))

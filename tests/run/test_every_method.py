@@ -22,12 +22,8 @@ from hexa.training.journal import METRICS
 from tests.end_to_end.endings import ALONE
 from tests.laws.cases import CROPS, NETWORK, SMALL, nested
 
-METHODS = sorted(choices(MethodConfig, "name", "hexa.methods"))
-UNMIXABLE = sorted(
-    name
-    for name, config in choices(MethodConfig, "name", "hexa.methods").items()
-    if config.model_construct().unmixable
-)
+METHODS = choices(MethodConfig, "name", "hexa.methods")
+UNMIXABLE = [name for name, config in METHODS.items() if config.model_construct().unmixable]
 CLUSTERING = {"deepcluster-v2", "pcl-v2"}
 QUIET = Console(file=io.StringIO())
 

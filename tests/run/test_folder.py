@@ -46,14 +46,6 @@ def test_run_folder_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not stopped.exists()
 
 
-def test_helper_process_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A helper of several processes takes no lock."""
-    monkeypatch.setenv("RANK", "1")
-    with mine(tmp_path / "run") as is_main:
-        assert not is_main
-        assert not (tmp_path / "run").exists()
-
-
 def test_killed_run_without_configuration(
     tmp_path: Path,
 ) -> None:
@@ -118,7 +110,15 @@ def test_full_disk_resume(
 
 @pytest.mark.parametrize(
     "name",
-    ["metrics.jsonl", "tracker.json", "config.yaml", "environment.json", "tensorboard", "wandb"],
+    [
+        "metrics.jsonl",
+        "tracker.json",
+        "config.yaml",
+        "environment.json",
+        "tensorboard",
+        "wandb",
+        "checkpoints",
+    ],
 )
 @pytest.mark.parametrize("dangling", [False, True])
 def test_links_out_of_a_resumed_run(copied: Path, name: str, dangling: bool) -> None:
@@ -134,18 +134,6 @@ def test_links_out_of_a_resumed_run(copied: Path, name: str, dangling: bool) -> 
     (copied / name).symlink_to(outside)
     before = everything(copied.parent)
     with one_line(f"{name}: is a link; replace it"):
-        resume(copied, console=quiet())
-    assert everything(copied.parent) == before
-
-
-def test_linked_checkpoints(copied: Path) -> None:
-    """Checkpoints in another folder are not rotated."""
-    outside = copied.parent / "outside"
-    (copied / "checkpoints").rename(outside)
-    (copied / "checkpoints").symlink_to(outside)
-    (outside / ".mine.1.tmp").touch()
-    before = everything(copied.parent)
-    with one_line("checkpoints: is a link"):
         resume(copied, console=quiet())
     assert everything(copied.parent) == before
 

@@ -11,8 +11,8 @@ import torch
 
 from hexa.config import UserError
 from hexa.data import ArraySource, open_source
-from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.sources.decode import DecodeError
+from hexa.evaluation.embed import embed
 from hexa.run.build import Machine, build_method, setting_of
 from hexa.run.monitor import KnnMonitor
 from hexa.run.run import pretrain
@@ -22,12 +22,10 @@ from tests.end_to_end.endings import metric_lines
 from .test_run import quiet, tiny
 
 
-def features(backbone: Backbone, split: str) -> tuple[Any, Any]:
-    source = open_source("digits", split)
-    found = evaluation_batches(source, EvaluationTransform(backbone.image_size), 512)
-    with torch.no_grad():
-        rows = torch.cat([backbone(images) for images, _ in found]).double().numpy()
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True), source.labels
+def features(backbone: Backbone, split: str, folder: Path) -> tuple[Any, Any]:
+    found = np.load(embed(backbone, f"digits#{split}", folder / f"{split}.npz").path)
+    rows = found["features"].astype(float)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True), found["labels"]
 
 
 def few(kind: type[ArraySource]) -> Any:
@@ -55,8 +53,8 @@ def test_knn_monitor_vote(tmp_path: Path, whole: Path) -> None:
     assert backbone.content_hash() == load_backbone(whole).content_hash()
     assert backbone.image_size == 24
     found = [line["knn"] for line in metric_lines(with_it, "monitor")]
-    bank, bank_labels = features(backbone, "train")
-    queries, labels = features(backbone, "test")
+    bank, bank_labels = features(backbone, "train", tmp_path)
+    queries, labels = features(backbone, "test", tmp_path)
     right = 0
     for query, label in zip(queries, labels, strict=True):
         similarity = bank @ query

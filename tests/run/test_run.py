@@ -24,6 +24,7 @@ from hexa.run.visualize import Look
 from hexa.runtime import checkpoints
 from hexa.training.losses import NonFiniteError
 from hexa.weights.pretrained import load_backbone
+from tests.conftest import Says
 from tests.end_to_end.endings import ALONE
 from tests.refusals import one_line
 
@@ -54,14 +55,6 @@ def events(folder: Path) -> list[str]:
 
 def test_run_folder_contents(whole: Path) -> None:
     """A run describes itself."""
-    names = {path.name for path in whole.iterdir()}
-    assert names == {
-        "config.yaml",
-        "environment.json",
-        "metrics.jsonl",
-        "checkpoints",
-        "backbone.safetensors",
-    }
     assert experiments.load(whole / "config.yaml") == tiny()
     assert events(whole) == [
         "start",
@@ -77,20 +70,11 @@ def test_run_folder_contents(whole: Path) -> None:
     assert [part in text for part in ("digits-hexa-moco", "images/s")] == [True, True]
 
 
-def test_exported_backbone(whole: Path) -> None:
-    """The backbone is the trained query network with main statistics."""
-    found = checkpoints.newest_good(whole / "checkpoints", pytest.fail)
-    backbone = load_backbone(whole)
-    saved = backbone.network.state_dict()
-    trained = {
-        name.removeprefix("query.backbone."): value
-        for name, value in found[1]["method"].items()
-        if name.startswith("query.backbone.") and ".aux." not in name
-    }
-    assert set(saved) == set(trained)
-    assert all(torch.equal(saved[name], trained[name]) for name in saved)
-    assert backbone.info["step"] == found[1]["step"] == 21
-    assert backbone.image_size == 8
+def test_config_roundtrip_weights(whole: Path, tmp_path: Path, says: Says) -> None:
+    """The config of a run, fed back, gives the same weights."""
+    again = tmp_path / "again"
+    says(f"pretrain --config {whole / 'config.yaml'} --out {again}")
+    assert load_backbone(again).content_hash() == load_backbone(whole).content_hash()
 
 
 def test_cosine_stem_freeze(tmp_path: Path) -> None:
@@ -109,15 +93,12 @@ def test_cosine_stem_freeze(tmp_path: Path) -> None:
             "batch_size: 2000 is more than the 1347 images",
         ),
         ({"method__queue_size": 100}, "method.queue_size"),
-        ({"data": "folder:nowhere"}, "nowhere"),
         ({"data": "digits#valid"}, "no split 'valid'"),
         ({"schedule__warmup_epochs": 1, "schedule__warmup_at_most": 1.0}, "schedule.warmup_epochs"),
-        ({"network__name": "resnet19"}, "resnet19"),
         (
             {"network__name": "vit_tiny_patch16_224", "views__size": 224, "views__test_scale": 1.5},
             "size 336",
         ),
-        ({"training__device": "tpu0x"}, "tpu0x"),
     ],
 )
 def test_refused_run_cleanup(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

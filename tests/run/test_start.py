@@ -91,9 +91,7 @@ def test_start_weights_in_encoders(weights: Path, recipe: str, encoders: int) ->
     """Backbone, twin and further batch norms are filled."""
     given = {"start.weights": str(weights), "training.device": "cpu", "training.precision": "fp32"}
     experiment = begin_from_weights(experiments.override(recipes.get(recipe), given), given)
-    method = build_method(
-        experiment, setting_of(experiment, 50_000), Machine(torch.device("cpu"), "fp32")
-    )
+    method = build_method(experiment, setting_of(experiment, 50_000), Machine.of(experiment))
     source = load_backbone(weights).network.state_dict()
     checked = 0
     for path, value in method.state_dict().items():
@@ -105,11 +103,17 @@ def test_start_weights_in_encoders(weights: Path, recipe: str, encoders: int) ->
     assert checked > encoders * len(source)  # the auxiliary batch-norms beside
 
 
+def vit(folder: Path, side: int, patch: int, width: int = 24) -> Path:
+    """A transformer of two blocks."""
+    options = {"img_size": side, "patch_size": patch, "depth": 2, "embed_dim": width}
+    options["num_heads"] = width // 12
+    config = NetworkConfig(name="vit_tiny_patch16_224", options=options)
+    return save_backbone(random_backbone(config, side, seed=5), folder / "vit.safetensors")
+
+
 def test_start_position_interpolation(tmp_path: Path) -> None:
     """Positions of a transformer are interpolated."""
-    options = {"img_size": 16, "patch_size": 4, "depth": 2, "embed_dim": 24, "num_heads": 2}
-    config = NetworkConfig(name="vit_tiny_patch16_224", options=options)
-    path = save_backbone(random_backbone(config, 16), tmp_path / "vit.safetensors")
+    path = vit(tmp_path, 16, 4)
     experiment = begun(path, "digits-moco-v2", views__size=32)
     assert experiment.network.options["img_size"] == 32
     given = load_backbone(path).network.state_dict()
@@ -121,25 +125,17 @@ def test_start_position_interpolation(tmp_path: Path) -> None:
     assert torch.equal(found["blocks.0.attn.qkv.weight"], given["blocks.0.attn.qkv.weight"])
 
 
-STRICT = {"img_size": 64, "patch_size": 8, "depth": 2, "embed_dim": 24, "num_heads": 2}
-
-
-def strict_vit(folder: Path) -> Path:
-    config = NetworkConfig(name="vit_tiny_patch16_224", options=STRICT)
-    return save_backbone(random_backbone(config, 64), folder / "vit.safetensors")
-
-
 def test_start_transformer_small_crops(tmp_path: Path) -> None:
     """Recipes' crops are rounded to patches, and the network takes images of all their sizes."""
     crops = [{"count": 2, "size": 20}]
     recipe = experiments.override(
         recipes.get("digits-moco-v2"), {"views.size": 32, "views.extra_crops": crops}
     )
-    given = {"start.weights": str(strict_vit(tmp_path)), "views.size": 32}
+    given = {"start.weights": str(vit(tmp_path, 64, 8)), "views.size": 32}
     experiment = begin_from_weights(experiments.override(recipe, given), given)
     found = [group.size for group in experiment.views.groups]
     assert found == [32, 16]
-    assert experiment.network.options == STRICT | {"img_size": 32, "dynamic_img_size": True}
+    assert experiment.network.options["dynamic_img_size"]
     network = start.begun(experiment.network, experiment.start)
     assert [network(torch.zeros(2, 3, size, size)).shape[1] for size in (32, 16)] == [24, 24]
     assert network.pos_embed.shape == (1, 17, 24)
@@ -150,7 +146,7 @@ def test_views_between_patches(with_weights: bool, tmp_path: Path) -> None:
     """Views that patches do not divide are refused."""
     given: dict[str, Any] = {"views.size": 36}
     if with_weights:
-        given["start.weights"] = str(strict_vit(tmp_path))
+        given["start.weights"] = str(vit(tmp_path, 64, 8))
     else:
         given["network.name"] = "vit_tiny_patch16_224"
     sides = "8 px; give 32 or 40" if with_weights else "16 px; give 32 or 48"
@@ -199,20 +195,10 @@ def test_frozen_without_head(weights: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "config.yaml").exists()
 
 
-def test_trainable_stages(weights: Path, tmp_path: Path) -> None:
-    """Only the last stages learn."""
-    parameters, _ = split(load_backbone(weights))
-    after, _ = split(trained(begun(weights, start__trainable_stages=1), tmp_path / "run"))
-    moved = {name for name, value in after.items() if not torch.equal(value, parameters[name])}
-    assert moved == {name for name in after if name.startswith("layer2.")}
-
-
 def test_layer_decay_rates(weights: Path) -> None:
     """Rates fall by stage."""
     experiment = begun(weights, start__backbone_rate=0.5, start__layer_decay=0.1)
-    method = build_method(
-        experiment, setting_of(experiment, 1347), Machine(torch.device("cpu"), "fp32")
-    )
+    method = build_method(experiment, setting_of(experiment, 1347), Machine.of(experiment))
     rates = start.rates(method, experiment.start)
     encoder = method.query  # type: ignore[attr-defined]
     named = {name: rates[p] for name, p in encoder.backbone.named_parameters()}
@@ -259,21 +245,31 @@ def repeating(weights: Path, **changes: Any) -> Experiment:
     return begin_from_weights(experiments.override(recipes.get("adapt"), given), given)
 
 
+@pytest.fixture
+def trunk_calls(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """The batches that go through the part that does not learn."""
+    called = Mock(side_effect=Trunk.__call__, autospec=True)
+    monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
+    return called
+
+
 @pytest.mark.parametrize("room", [None, 600_000], ids=["all", "a batch"])
 def test_trunk_map_cache(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int | None
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    trunk_calls: Mock,
+    room: int | None,
 ) -> None:
     """Ten of 25 batches, or all but two where there is room for one; resumed, with none in memory, it ends the same."""
     limits = (
         {} if room is None else {"training.resident_limit_bytes": room, "training.num_workers": 0}
     )
     made = repeating(weights, **limits)
-    called = Mock(side_effect=Trunk.__call__, autospec=True)
-    monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
     whole = trained(made, tmp_path / "whole")
     steps = 1347 // 256
     expected = 2 * steps if room is None else 5 * steps - 2
-    assert called.call_count == expected
+    assert trunk_calls.call_count == expected
     cut = stopped(tmp_path / "whole", tmp_path / "cut", 3 * steps + 2)
     resume(cut, console=Console(file=io.StringIO()))
     assert load_backbone(cut).content_hash() == whole.content_hash()
@@ -289,16 +285,14 @@ def test_trunk_map_cache(
         assert fresh.content_hash() != whole.content_hash()
 
 
-def test_trunk_token_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trunk_token_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trunk_calls: Mock
+) -> None:
     """A ViT whose last block learns ends as it does on pixels, within rounding; other blocks stay as they were."""
-    options = {"img_size": 8, "patch_size": 4, "depth": 2, **NARROW}
-    vit = NetworkConfig(name="vit_tiny_patch16_224", options=options)
-    start_file = save_backbone(random_backbone(vit, 8, seed=5), tmp_path / "vit.safetensors")
+    start_file = vit(tmp_path, 8, 4, 48)
     made = repeating(start_file)
-    called = Mock(side_effect=Trunk.__call__, autospec=True)
-    monkeypatch.setattr(Trunk, "__call__", lambda self, batch: called(self, batch))
     found = trained(made, tmp_path / "run").network.state_dict()
-    assert called.call_count == 2 * (1347 // 256)
+    assert trunk_calls.call_count == 2 * (1347 // 256)
     before = load_backbone(start_file).network.state_dict()
     changed = {
         name.rpartition(".")[0] for name in found if not torch.equal(before[name], found[name])
@@ -310,16 +304,11 @@ def test_trunk_token_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert all(torch.allclose(plain[name], found[name], atol=1e-4) for name in found)
 
 
-@pytest.mark.parametrize("field", [{}, {"start.batch_norm": "follow"}], ids=str)
-def test_trunk_cache_condition(weights: Path, field: dict[str, Any]) -> None:
+def test_trunk_cache_condition(weights: Path) -> None:
     """Maps are remembered only if they never change."""
-    made = repeating(weights, **field)
-    machine = Machine(torch.device("cpu"), "fp32")
-    found = remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None
-    assert found == bool(field)
-
-
-NARROW = {"embed_dim": 48, "num_heads": 3}
+    made = repeating(weights, **{"start.batch_norm": "follow"})
+    machine = Machine.of(made)
+    assert remembering(made, build_method(made, setting_of(made, 1347), machine), machine) is None
 
 
 def test_changed_start_weights(weights: Path, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from unittest.mock import Mock
 
 import pytest
 import torch
@@ -21,21 +20,14 @@ def refused(path: Path, said: str = "") -> None:
         checkpoints.load(path)
 
 
-def state(seed: int = 0) -> checkpoints.State:
-    generator = torch.Generator().manual_seed(seed)
-    parameter = torch.nn.Parameter(
-        torch.randn(8, 3, 3, 3, generator=generator).to(memory_format=torch.channels_last)
-    )
-    optimizer = torch.optim.SGD([parameter], lr=0.1, momentum=0.9)
-    for _ in range(2):
-        parameter.grad = torch.randn(8, 3, 3, 3, generator=generator)
-        optimizer.step()
-    half = torch.randn(3, generator=generator).bfloat16()
-    count = torch.tensor(7)
-    method = {"weight": parameter.detach(), "half": half, "count": count}
+def state() -> checkpoints.State:
+    """Tensors of several types, and what an optimizer keeps."""
+    weight = torch.rand(8, 3, 3, 3).to(memory_format=torch.channels_last)
+    half = torch.rand(3).bfloat16()
+    group = {"lr": 0.1, "nesterov": False, "foreach": None, "params": [0]}
     return {
-        "method": method,
-        "optimizer": optimizer.state_dict(),
+        "method": {"weight": weight, "half": half, "count": torch.tensor(7)},
+        "optimizer": {"state": {0: {"momentum_buffer": weight}}, "param_groups": [group]},
         "epoch": 1.5,
         "window": {"names": ["a"], "count": 2},
     }
@@ -52,16 +44,6 @@ def test_checkpoint_roundtrip(tmp_path: Path) -> None:
     assert loaded["window"] == original["window"]
     for part in ("method", "optimizer"):
         torch.testing.assert_close(loaded[part], original[part], rtol=0, atol=0)
-    assert original["optimizer"]["state"][0]["momentum_buffer"].abs().sum() > 0
-
-
-def test_permanent_checkpoints(tmp_path: Path) -> None:
-    """Permanent checkpoints are never deleted."""
-    for step in range(10, 80, 10):
-        checkpoints.save(tmp_path, step, state(step), keep=1, stays=30)
-    assert [path.name for path in sorted(tmp_path.iterdir())] == [
-        f"step-000000{step}.pt" for step in (30, 60, 70)
-    ]
 
 
 def test_bad_newest_checkpoint(tmp_path: Path) -> None:
@@ -223,20 +205,6 @@ def test_strange_number_of_parts(tmp_path: Path, parts: object) -> None:
     refused(checkpoints.save(tmp_path, 1, {"method": {}, "parts": parts}), "step-00000001.pa?r?t")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.9])
-def test_truncated_checkpoint(tmp_path: Path, share: float) -> None:
-    """A truncated file is skipped with a warning."""
-    checkpoints.save(tmp_path, 10, state(1))
-    path = checkpoints.save(tmp_path, 20, state(2))
-    content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
-    said: list[str] = []
-    assert checkpoints.newest_good(tmp_path, said.append)[0].name == "step-00000010.pt"
-    assert len(said) == 1
-    assert "step-00000020.pt" in said[0]
-    assert "trying the previous checkpoint" in said[0]
-
-
 def test_altered_checkpoint_value(tmp_path: Path) -> None:
     """An altered value is detected although the archive is intact."""
     path = checkpoints.save(tmp_path, 1, state())
@@ -255,25 +223,6 @@ def test_foreign_checkpoint_files(tmp_path: Path) -> None:
     refused(path, "not a checkpoint of hexa")
     path.write_text("hello")
     refused(path, "foreign")
-    refused(tmp_path / "step-00000006.pt", "No such file")
-
-
-def test_checkpoint_code_refusal(tmp_path: Path) -> None:
-    """Nothing in a file is executed."""
-    path = checkpoints.path_of(tmp_path, 5)
-    torch.save(
-        {"format": checkpoints.FORMAT, "trap": Calls(os.mkdir, str(tmp_path / "made"))}, path
-    )
-    refused(path)
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_absent_checkpoints(tmp_path: Path) -> None:
-    said: list[str] = []
-    assert checkpoints.newest_good(tmp_path / "none", said.append) is None
-    checkpoints.path_of(tmp_path, 3).write_bytes(b"")
-    assert checkpoints.newest_good(tmp_path, said.append) is None
-    assert len(said) == 1
 
 
 def test_link_out_of_a_run(tmp_path: Path) -> None:
@@ -283,18 +232,3 @@ def test_link_out_of_a_run(tmp_path: Path) -> None:
     path.rename(tmp_path / "outside.pt")
     path.symlink_to(tmp_path / "outside.pt")
     refused(path, "is a link out of its folder")
-
-
-def test_failed_checkpoint_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed save leaves the folder as it was."""
-    checkpoints.save(tmp_path, 1, state())
-    monkeypatch.setattr("os.fsync", Mock(side_effect=OSError("No space left on device")))
-    with pytest.raises(OSError, match="No space"):
-        checkpoints.save(tmp_path, 2, state())
-    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.pt"]
-
-
-def test_checkpoint_pipe(tmp_path: Path) -> None:
-    """A pipe is refused instead of read."""
-    os.mkfifo(checkpoints.path_of(tmp_path, 1))
-    refused(checkpoints.path_of(tmp_path, 1), "not a file")

@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import MagicMock, call
 
 import pytest
 
@@ -77,19 +78,10 @@ def test_temporary_file_sweep(tmp_path: Path) -> None:
 
 def test_write_flush_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The content is flushed before the rename, and the folder after it."""
-    flush = os.fsync
-    rename = os.replace
-    calls = list[str]()
-
-    def flushed(handle: int) -> None:
-        calls.append("flush folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "flush")
-        flush(handle)
-
-    def renamed(before: Path, after: Path) -> None:
-        calls.append("rename")
-        rename(before, after)
-
-    monkeypatch.setattr(os, "fsync", flushed)
-    monkeypatch.setattr(os, "replace", renamed)
+    seen = MagicMock()
+    seen.rename.side_effect = os.replace
+    monkeypatch.setattr(os, "replace", seen.rename)
+    monkeypatch.setattr(os, "fsync", lambda handle: seen.flush(stat.S_ISDIR(os.fstat(handle)[0])))
     write_whole(tmp_path / "one", lambda file: file.write(b"content"))
-    assert calls == ["flush", "rename", "flush folder"]
+    assert [name for name, _, _ in seen.mock_calls] == ["flush", "rename", "flush"]
+    assert seen.flush.call_args_list == [call(False), call(True)]  # the folder last

@@ -26,7 +26,7 @@ def test_thread_environment(
     """Threads are limited by the quota and sleep soon, unless the user has other settings."""
     monkeypatch.setattr(os, "environ", dict(given))
     monkeypatch.setattr(resources, "allowed_cores", lambda: list(range(64)))
-    monkeypatch.setattr(resources, "_quotas", lambda: iter([quota]))
+    monkeypatch.setattr(resources, "_limits", lambda file: iter([[quota, 1]]))
     resources.share_cores()
     assert os.environ == given | used
 

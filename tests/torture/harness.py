@@ -9,10 +9,7 @@ import faulthandler
 import json
 import os
 import pickle
-import resource
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,16 +41,15 @@ class Tally:
 
     def input(self, group: str, survived: object, said: object = "") -> None:
         """Count a hostile input. Fails, with what was said, if it did not survive."""
-        self.count("input", group, bool(survived))
-        assert survived, said
+        self._count("input", group, survived, said)
 
     def fault(self, group: str, survived: object, said: object = "") -> None:
         """Count a fault. Fails, with what was said, if anything is lost."""
-        self.count("fault", group, bool(survived))
-        assert survived, said
+        self._count("fault", group, survived, said)
 
-    def count(self, kind: str, group: str, survived: bool) -> None:
-        self.add([{"kind": kind, "group": group, "tried": 1, "survived": int(survived)}])
+    def _count(self, kind: str, group: str, survived: object, said: object) -> None:
+        self.add([{"kind": kind, "group": group, "tried": 1, "survived": int(bool(survived))}])
+        assert survived, said
 
     def add(self, groups: Iterable[Mapping[str, Any]]) -> None:
         """Add counts from another process."""
@@ -75,13 +71,12 @@ class Tally:
             "date": datetime.date.today().isoformat(),
             "commit": commit(),
             "command": "make torture",
-        }
-        made |= {
             "status": status,
             "cores": len(os.sched_getaffinity(0)),
             "torch": torch.__version__,
+            "groups": self.groups(),
         }
-        content = json.dumps({**made, "groups": self.groups()}, indent=2, ensure_ascii=False)
+        content = json.dumps(made, indent=2, ensure_ascii=False)
         path.write_text(content + "\n", encoding="utf-8")
 
 
@@ -102,33 +97,6 @@ class Ended:
         if "Traceback" in self.err or not lines or not lines[-1].startswith("hexa: error: "):
             return f"not one line: {self.err[-2000:]}"
         return None
-
-
-def hexa(
-    *arguments: object,
-    limits: Mapping[int, int] | None = None,
-    seconds: float = 120,
-    **options: Any,
-) -> Ended:
-    """Run the real command line. limits: of `resource`, such as {RLIMIT_FSIZE: bytes}; options: of subprocess.run."""
-
-    def confine() -> None:
-        for limit, value in (limits or {}).items():
-            resource.setrlimit(limit, (value, value))
-
-    options["env"] = {**os.environ, "OMP_NUM_THREADS": "1", **options.pop("environment", {})}
-    command = [sys.executable, "-m", "hexa", *map(str, arguments)]
-    given = {
-        "stdin": subprocess.DEVNULL,
-        "capture_output": True,
-        "timeout": seconds,
-        "preexec_fn": confine,
-    }
-    done = subprocess.run(command, **given, **options)
-    return Ended(
-        done.returncode,
-        *(text.decode(errors="backslashreplace") for text in (done.stdout, done.stderr)),
-    )
 
 
 @dataclass(frozen=True)

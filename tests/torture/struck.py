@@ -92,39 +92,30 @@ def fill(most: int = 1) -> None:
 # -- the process ----------------------------------------------------------------------------------------------------
 
 
-class Started:
-    """`hexa ARGUMENTS` in a child of a server that has everything imported: a second, not five."""
+def struck(*arguments: object, strike: Strike | None = None, seconds: float = 300) -> Ended:
+    """Run `hexa ARGUMENTS` to its end, whatever that is; all that it said is `err`.
 
-    def __init__(self, *arguments: object, strike: Strike | None = None) -> None:
-        multiprocessing.set_forkserver_preload(PRELOADED)
-        context = multiprocessing.get_context("forkserver")
-        self._said, theirs = context.Pipe(duplex=False)
-        self._process = context.Process(
-            target=_work, args=([str(one) for one in arguments], strike, theirs)
-        )
-        self._process.start()
-        theirs.close()
-
-    def ended(self, seconds: float = 300) -> Ended:
-        """Wait for the end. All it said is `err`."""
-        said = b""
-        until = time.monotonic() + seconds
-        while self._said.poll(max(0.0, until - time.monotonic())):
-            part = os.read(self._said.fileno(), 2**16)
-            if not part:
-                break
-            said += part
-        self._process.join(max(0.0, until - time.monotonic()))
-        if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
-        self._said.close()
-        return Ended(self._process.exitcode, "", said.decode(errors="backslashreplace"))
-
-
-def struck(*arguments: object, strike: Strike | None = None) -> Ended:
-    """Run `hexa ARGUMENTS` to its end, whatever that is."""
-    return Started(*arguments, strike=strike).ended()
+    It is a child of a server that has everything imported: a second, not five.
+    """
+    multiprocessing.set_forkserver_preload(PRELOADED)
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=([*map(str, arguments)], strike, theirs))
+    process.start()
+    theirs.close()
+    said = b""
+    until = time.monotonic() + seconds
+    while ours.poll(max(0.0, until - time.monotonic())):
+        part = os.read(ours.fileno(), 2**16)
+        if not part:
+            break
+        said += part
+    process.join(max(0.0, until - time.monotonic()))
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    ours.close()
+    return Ended(process.exitcode, "", said.decode(errors="backslashreplace"))
 
 
 def _work(arguments: list[str], strike: Strike | None, said: Connection) -> None:

@@ -16,7 +16,7 @@ from hexa.run.run import pretrain, resume
 from hexa.runtime import checkpoints
 from tests.end_to_end.endings import FIELDS, RECIPE, STEPS, difference, options
 from tests.torture.harness import DAMAGES, Ended, Tally
-from tests.torture.struck import HOOKS, Strike, fill, kill, kill_a_worker, owner_of, struck
+from tests.torture.struck import Strike, fill, kill, kill_a_worker, struck
 
 MONITORED = {"monitor__knn_every": 1, "monitor__k": 20}
 #: Images come from worker processes, as large photographs do.
@@ -46,11 +46,6 @@ def finish(folder: Path, whole: Path) -> str | None:
     """Resume to the end; return the differences to the run `whole`."""
     end = go_on(folder)
     return f"status {end.code}: {end.err[-2000:]}" if end.code else difference(folder, whole)
-
-
-def test_strike_hooks() -> None:
-    """All functions of HOOKS exist."""
-    assert all(callable(getattr(*owner_of(hook))) for hook in HOOKS)
 
 
 def test_kill_moments(tmp_path: Path, whole: Path, tally: Tally) -> None:

@@ -57,6 +57,11 @@ def then(make: Callable[[Path], str], change: Callable[[Path], object]) -> Calla
     return lambda root: (make(root), change(root / "set"))[0]
 
 
+def written(text: bytes) -> Callable[[Path], str]:
+    """Make a folder of one image whose card has this text."""
+    return then(card(), lambda place: (place / "README.md").write_bytes(text))
+
+
 def rows(*paths: str) -> Callable[[Path], str]:
     """Rows of a Parquet file that name files instead of holding their bytes; ROOT stands for the folder above it."""
 
@@ -141,19 +146,28 @@ CASES = {
         f"^refused: .*names 'file://.*/secret/a.bmp'; {NAMED}",
     ),
     "lists in lists": (
-        then(
-            card(),
-            lambda place: (place / "README.md").write_text(f"---\nconfigs: {'[' * 3000}\n---\n"),
-        ),
+        written(b"---\nconfigs: %b\n---\n" % (b"[" * 3000)),
         "^refused: .*README.md: nested too deeply",
     ),
     "aliases of aliases": (
-        then(card(), lambda place: (place / "README.md").write_text(f"---\n{_ALIASES}---\n")),
+        written(f"---\n{_ALIASES}---\n".encode()),
         "^refused: .*README.md: not YAML .*aliases are not supported",
     ),
     "aliases in the other card": (
         then(card(), lambda place: (place / ".huggingface.yaml").write_text(_ALIASES)),
         "^refused: .*huggingface.yaml: not YAML .*aliases are not supported",
+    ),
+    "values like numbers": (
+        written(b"---\na: 0x1F\nb: 12:30\nc: 99999999999999999999\nc: 1\n---\n"),
+        "^1 images, 0 unreadable",
+    ),
+    "a card in Latin-1": (
+        written(b"---\na: caf\xe9\n---\n"),
+        "^refused: data '.*README.md: is not UTF-8 text .*; correct it, or use folder:.*/set$",
+    ),
+    "files in a merged mapping": (
+        written(b"---\nconfigs:\n- <<: {data_files: ../secret/a.bmp}\n---\n"),
+        f"^refused: .*README.md names '../secret/a.bmp'; {NAMED}",
     ),
     "a zip": (packed("a.zip", ZIP), "^refused: .*a.zip is a packed file; unpack it first"),
     "a packed table": (

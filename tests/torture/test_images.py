@@ -38,25 +38,6 @@ FILES = every_format()
 Decoded = tuple[str | None, float, float, float]
 
 
-def test_readable_formats() -> None:
-    """Every format is read."""
-    assert {tuple(decode(data).shape) for data in FILES.values()} == {
-        (3, 23, 31),
-        (3, 31, 23),
-        (3, 200, 300),
-    }
-    assert {name.split()[0] for name in FILES} == {
-        "BMP",
-        "GIF",
-        "JP2",
-        "JPEG",
-        "PNG",
-        "PPM",
-        "TIFF",
-        "WEBP",
-    }
-
-
 def read(data: bytes) -> None:
     """Read images as evaluations do, with and without a value of white, and cut training crops of large ones."""
     largest(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
@@ -23,7 +22,7 @@ from hexa.weights.pretrained import load_backbone, random_backbone, save_backbon
 from tests.adaptation.conftest import be_quick
 from tests.adaptation.test_adapt import QUICK
 from tests.torture.harness import Ended, Tally, forked
-from tests.torture.struck import owner_of, send
+from tests.torture.struck import Strike, owner_of, send
 
 Act = Callable[[], object]
 Harmed = Callable[..., Ended]
@@ -98,15 +97,8 @@ def harmed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         with monkeypatch.context() as patch:
             if act is not None:
                 owner, last = owner_of(at)
-                real = getattr(owner, last)
-                numbers = itertools.count(1)
-
-                def wrapped(*arguments: Any, **named: Any) -> Any:
-                    if next(numbers) == call:
-                        act()
-                    return real(*arguments, **named)
-
-                patch.setattr(owner, last, wrapped)
+                patch.setattr(owner, last, getattr(owner, last))  # to be restored
+                Strike(act, at, call).arm()
             code = main([str(word) for word in words])
         return Ended(code, *capsys.readouterr())
 
@@ -139,15 +131,11 @@ def expected(
 
 
 #: What is moved away, and before which call: of a step, or of the comparison after training.
-MOVES = (
-    ("adapt", "images", "step", 4),
-    ("adapt", "run", "conclude", 1),
-)
+MOVES = (("images", "step", 4), ("run", "conclude", 1))
 
 
-@pytest.mark.parametrize(("command", "name", "at", "call"), MOVES)
+@pytest.mark.parametrize(("name", "at", "call"), MOVES)
 def test_moved_files_during_run(
-    command: str,
     name: str,
     at: str,
     call: int,
@@ -157,13 +145,14 @@ def test_moved_files_during_run(
     tally: Tally,
 ) -> None:
     """The same command then ends with the same weights and scores; nothing is made in the place of a run folder."""
-    end = harmed(words(command, here), partial(os.rename, here / name, here / "away"), at, call)
+    asked = words("adapt", here)
+    end = harmed(asked, partial(os.rename, here / name, here / "away"), at, call)
     left = (here / name).exists()
     if not left:
         os.rename(here / "away", here / name)
-    again = harmed(words(command, here))
+    again = harmed(asked)
     told = str(here / name) in end.err and ("same command" in end.err or "its new path" in end.err)
-    same = again.code == 0 and result(here / "run") == expected(command)
+    same = again.code == 0 and result(here / "run") == expected("adapt")
     fine = end.complaint is None and told and not left and same
     tally.fault("files moved during a run", fine, (end, again))
 

@@ -12,13 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from tests.data.image_files import bitmap
 from tests.data.sources.test_parquet import bomb
 from tests.data.sources.test_webdataset import pack
 from tests.torture.harness import Tally
-from tests.torture.test_sources import Case, check, pipe
+from tests.torture.test_sources import Case, check, each, pipe
 
 Make = Callable[[Path], str]
 IMAGE = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -209,14 +208,14 @@ SHARDS: list[Case] = [
 ]
 
 
-@pytest.mark.parametrize(("make", "said"), [pytest.param(*rest, id=name) for name, *rest in TABLES])
+@each(TABLES)
 def test_hostile_parquet_files(
     make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally
 ) -> None:
     check("Parquet files", make(tmp_path), said, tally)
 
 
-@pytest.mark.parametrize(("make", "said"), [pytest.param(*rest, id=name) for name, *rest in SHARDS])
+@each(SHARDS)
 def test_hostile_tar_shards(
     make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally
 ) -> None:

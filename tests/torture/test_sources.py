@@ -149,15 +149,19 @@ FOLDERS: list[Case] = [
 ]
 
 
+def each(cases: list[Case]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        ("make", "said"), [pytest.param(*rest, id=name) for name, *rest in cases]
+    )
+
+
 def check(group: str, spec: object, said: str, tally: Tally) -> None:
     """A look at a source says this, in a child process that lives on and takes little."""
     found, wrong = outcome(str(spec))
     tally.input(group, wrong is None and re.search(said, found), wrong or found)
 
 
-@pytest.mark.parametrize(
-    ("make", "said"), [pytest.param(*rest, id=name) for name, *rest in FOLDERS]
-)
+@each(FOLDERS)
 def test_hostile_image_folders(
     make: Callable[[Path], object], said: str, tmp_path: Path, tally: Tally
 ) -> None:

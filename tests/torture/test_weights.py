@@ -16,7 +16,6 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-import yaml
 from torch import Tensor
 
 from hexa.config import UserError
@@ -26,6 +25,7 @@ from hexa.weights.pretrained import load_backbone, random_backbone, save_backbon
 from tests.evaluation.given import SMALL
 from tests.pickles import Calls, doubled, itself
 from tests.torture.harness import DAMAGES, Forked, Tally, forked
+from tests.weights.test_pretrained import run_folder
 
 Make = Callable[[Path], Path]
 
@@ -96,13 +96,7 @@ def checkpoint(make: Callable[[], Any]) -> Make:
 
 def run_of(folder: Path, change: Callable[[Tensor], Tensor] | None = None, **fields: Any) -> Path:
     """The folder of a run of one checkpoint. change: of one tensor of its network; fields: of its network."""
-    (folder / "checkpoints").mkdir(parents=True)
-    config = {
-        "recipe": "r",
-        "network": SMALL.model_dump(mode="json") | fields,
-        "views": {"size": 16},
-    }
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    run_folder(folder, SMALL.model_copy(update=fields))
     state = {f"query.backbone.{name}": value for name, value in small_state().items()}
     checkpoints.save(
         folder / "checkpoints", 3, {"method": state, "optimizer": {"state": torch.ones(64)}}

@@ -14,13 +14,12 @@ from hexa.core import HardExample
 from hexa.hard_examples.randaugment import RandAugment
 from hexa.testing.recording import Recording
 from hexa.training import graph
-from hexa.training.optimizers import OptimizerConfig, ScheduledOptimizer, build
-from hexa.training.schedules import ScheduleConfig
+from hexa.training.optimizers import OptimizerConfig
 from hexa.training.state import state_of
 from hexa.training.trainer import Trainer
 
 from ..end_to_end.endings import metric_lines
-from .toy import LATE, NOW, ToyLoader, assert_identical, trainer
+from .toy import LATE, NOW, ToyLoader, assert_identical, scheduled, trainer
 
 EPOCHS = 4
 
@@ -88,13 +87,6 @@ def ends(found: Trainer) -> dict[str, Any]:
     return {name: state[name] for name in ("method", "optimizer", "window", "step")}
 
 
-def lines(folder: Path) -> list[dict[str, Any]]:
-    """Log lines without what is measured."""
-    measured = {"seconds", "images_per_second", "data_wait", "time"}
-    kept = [line for line in metric_lines(folder) if line["event"] == "train"]
-    return [{n: value for n, value in line.items() if n not in measured} for line in kept]
-
-
 @pytest.mark.parametrize(
     ("hard", "fields"),
     [(LATE, OPTIMIZERS[0]), *((NOW, fields) for fields in OPTIMIZERS)],
@@ -111,7 +103,7 @@ def test_replayed_steps(
     for one in (replayed, eager):
         one.run()
     assert_identical(ends(replayed), ends(eager))
-    assert lines(tmp_path / "replayed") == lines(tmp_path / "eager")
+    assert metric_lines(tmp_path / "replayed") == metric_lines(tmp_path / "eager")
     assert capture.replays > capture.kinds >= 2  # log steps are a kind of their own
     assert not replayed.said  # type: ignore[attr-defined]
 
@@ -158,9 +150,7 @@ def test_steps_that_differ(fields: dict[str, Any], hard: dict[str, HardExample],
     """Such steps are eager, and a line says why."""
     objective = trainer(hard=hard).objective
     config = OptimizerConfig(**fields)
-    optimizer = ScheduledOptimizer(
-        build(objective.method.parameters(), config, 8), config, ScheduleConfig(), 1, 5
-    )
+    optimizer = scheduled(objective.method, 1, 5, config)
     said: list[str] = []
     steps = graph.Steps(objective, optimizer, torch.device("cpu"), True, said.append, Again())
     assert not steps.replays
@@ -182,15 +172,7 @@ def test_rates_as_tensors(fields: dict[str, Any]) -> None:
     for capturable in (False, True):
         torch.manual_seed(0)
         network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Conv2d(4, 2, 3)).double()
-        config = OptimizerConfig(**fields)
-        optimizer = ScheduledOptimizer(
-            build(network.parameters(), config, 8),
-            config,
-            ScheduleConfig(per="step"),
-            1,
-            5,
-            capturable=capturable,
-        )
+        optimizer = scheduled(network, 5, 1, OptimizerConfig(**fields), capturable=capturable)
         for number in range(4):
             network(torch.rand(2, 3, 8, 8, dtype=torch.float64)).square().sum().backward()
             optimizer.step(number)

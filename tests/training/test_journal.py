@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
-from hexa.training import journal as journals
 from hexa.training.journal import METRICS, TENSORBOARD, Journal
 from hexa.training.trackers import State, TensorBoard
 
@@ -17,10 +16,17 @@ def lines(folder: Path) -> list[dict[str, object]]:
 
 
 def test_journal_resume_truncation(tmp_path: Path) -> None:
-    """Resuming drops later and broken lines."""
+    """Resuming drops later and broken lines, and the epoch that begins where the run resumes."""
     with closing(Journal(tmp_path).open()) as journal:
         for step in (10, 20, 30):
-            journal.write("train", step, loss=float(step), **{"loss/std": float("nan")})
+            journal.write(
+                "train",
+                step,
+                loss=float(step),
+                **{"loss/std": float("nan")},
+            )
+        journal.write("epoch", 10)
+        journal.write("epoch", 20)
         journal.write("checkpoint", 20)
         assert lines(tmp_path)[0] == {"event": "train", "step": 10, "loss": 10.0, "loss/std": None}
         assert "time" in lines(tmp_path)[-1]  # as soon as it is written
@@ -33,6 +39,7 @@ def test_journal_resume_truncation(tmp_path: Path) -> None:
     expected = [
         ("train", 10, 10.0),
         ("train", 20, 20.0),
+        ("epoch", 10, None),
         ("checkpoint", 20, None),
         ("resume", 20, None),
         ("train", 30, 31.0),
@@ -56,27 +63,6 @@ def test_tensorboard_scalars(tmp_path: Path) -> None:
     expected = [(1, 0.5), (2, 1.0), (3, 9.0)]
     assert found == expected
     assert [(e.step, e.value) for e in events.Scalars("monitor/knn")] == [(3, 50.0)]
-
-
-def test_epoch_event_truncation(tmp_path: Path) -> None:
-    """The event of an epoch start is dropped at the step where the run resumes."""
-    path = tmp_path / METRICS
-    lines = [
-        ("epoch", 0),
-        ("train", 3),
-        ("epoch", 5),
-        ("train", 5),
-    ]
-    path.write_text(
-        "".join(json.dumps({"event": event, "step": step}) + "\n" for event, step in lines)
-    )
-    journals.truncate(path, 5)
-    found = [json.loads(line)["event"] for line in path.read_text().splitlines()]
-    assert found == [
-        "epoch",
-        "train",
-        "train",
-    ]
 
 
 class Failing:

@@ -13,6 +13,7 @@ import hexa
 from hexa.core import HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import Objective
+from hexa.runtime import checkpoints
 from hexa.training import trainer
 from hexa.training.monitor import Watch
 from hexa.training.overfitting import one_step_and_many
@@ -33,16 +34,13 @@ from tests.modules import unchanged
 )
 def test_fast_attack_judge(fields: dict[str, Any], judged: bool) -> None:
     """One large sign step is compared with ten in its ball."""
-    judge = Adversarial.model_validate(fields).judge()
-    assert (judge is not None) == judged
-    if judge is not None:
-        assert (judge.steps, judge.epsilon, judge.step_size, judge.random_start, judge.project) == (
-            10,
-            4,
-            1,
-            1,
-            True,
-        )
+    judge = Adversarial(
+        epsilon=4.0,
+        step_size=1.0,
+        steps=10,
+        random_start=1.0,
+    )
+    assert Adversarial.model_validate(fields).judge() == (judge if judged else None)
 
 
 def test_attack_loss_measurement() -> None:
@@ -91,6 +89,10 @@ def test_overfitting_warning_in_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     small = ALONE | {"network.widths": [4, 8], "views.size": 8}
     run = hexa.pretrain("digits-moco-v2", epochs=2, out=tmp_path / "run", **small)
     assert seen == [9, 19]
+    kept = checkpoints.newest_good(run / "checkpoints", pytest.fail)
+    watch = Watch(None, None)
+    watch.state = kept[1]["watch"]
+    assert watch.attacked("adversarial", 0.1, 5.0) == []  # the comparison is saved with its epoch
     assert [
         line["step"] for line in metric_lines(run, "warning") if "catastrophic" in line["message"]
     ] == [20]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import types
 from pathlib import Path
-from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,64 +17,36 @@ from tests.run.test_run import quiet, tiny
 from tests.torture.harness import forked
 
 
-class FakeWandb(types.ModuleType):
-    """Keeps runs in memory, by id."""
-
-    def __init__(self) -> None:
-        super().__init__("wandb")
-        self.__spec__ = importlib.util.spec_from_loader("wandb", None)
-        self.runs: dict[str, dict[str, Any]] = {}
-        self.Settings = lambda **options: options
-
-    def init(self, **options: Any) -> Any:
-        kept = self.runs.setdefault(
-            options["id"], {"options": options, "log": [], "summary": {}, "exits": []}
-        )
-        assert options["resume"] == "allow"
-
-        def log(values: dict[str, float], step: int) -> None:
-            kept["log"].append((step, values))
-
-        return types.SimpleNamespace(
-            log=log,
-            summary=kept["summary"],
-            finish=lambda exit_code: kept["exits"].append(exit_code),
-        )
-
-
 @pytest.fixture
-def wandb(monkeypatch: pytest.MonkeyPatch) -> FakeWandb:
-    fake = FakeWandb()
+def wandb(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
+    fake = MagicMock(__spec__=importlib.util.spec_from_loader("wandb", None))
     monkeypatch.setitem(sys.modules, "wandb", fake)
     return fake
 
 
-def logged(folder: Path, event: str) -> dict[int, dict[str, float]]:
-    return {line["step"]: line for line in metric_lines(folder, event)}
-
-
-def test_metrics_and_configuration_arrive(wandb: FakeWandb, tmp_path: Path) -> None:
-    folder = pretrain(
-        tiny(training__tracker="wandb", monitor__knn_every=1), tmp_path / "my run", console=quiet()
-    )
-    (run,) = wandb.runs.values()
-    assert run["options"]["name"] == "my run"
-    assert run["options"]["project"] == "hexa"
-    assert run["options"]["config"]["method.queue_size"] == 256
-    assert run["options"]["config"]["network.widths"] == [4, 8]
+def test_metrics_and_configuration_arrive(wandb: MagicMock, tmp_path: Path) -> None:
+    experiment = tiny(training__tracker="wandb", monitor__knn_every=1)
+    folder = pretrain(experiment, tmp_path / "my run", console=quiet())
+    options = wandb.init.call_args.kwargs
+    assert options["resume"] == "allow"
+    assert options["name"] == "my run"
+    assert options["project"] == "hexa"
+    assert options["config"]["method.queue_size"] == 256
+    assert options["config"]["network.widths"] == [4, 8]
+    run = wandb.init.return_value
     told: dict[int, dict[str, float]] = {}
-    for step, values in run["log"]:
-        told.setdefault(step, {}).update(values)
-    for step, line in logged(folder, "train").items():
-        assert told[step]["loss/std"] == pytest.approx(line["loss/std"], rel=1e-6)
-        assert told[step]["learning_rate"] == pytest.approx(line["learning_rate"], rel=1e-6)
-    (monitor,) = logged(folder, "monitor").values()
+    for (values,), how in run.log.call_args_list:
+        told.setdefault(how["step"], {}).update(values)
+    for line in metric_lines(folder, "train"):
+        for name in ("loss/std", "learning_rate"):
+            assert told[line["step"]][name] == pytest.approx(line[name], rel=1e-6)
+    (monitor,) = metric_lines(folder, "monitor")
     assert told[monitor["step"]]["monitor/knn"] == pytest.approx(monitor["knn"], rel=1e-6)
-    assert run["summary"]["state"] == "finished"
-    assert run["exits"] == [0]
+    run.summary.update.assert_called_once_with({"state": "finished"})
+    run.finish.assert_called_once_with(exit_code=0)
 
 
-def test_strange_identity_file(wandb: FakeWandb, tmp_path: Path) -> None:
+def test_strange_identity_file(wandb: MagicMock, tmp_path: Path) -> None:
     """A file of a stranger's run is read within bounds, and a pipe is not waited for."""
     os.mkfifo(tmp_path / "tracker.json")
     found = forked(lambda: trackers.start(tmp_path, {}, resumed=True).identity, seconds=10)

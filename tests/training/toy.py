@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import nn
 
 from hexa.core import Batch, HardExample, Method, Setting
 from hexa.hard_examples.adversarial import Adversarial
@@ -16,6 +17,7 @@ from hexa.methods.moco import MoCoConfig
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective
 from hexa.runtime import processes
+from hexa.runtime.checkpoints import checksum
 from hexa.runtime.random import Stream
 from hexa.training import optimizers
 from hexa.training.config import TrainingConfig
@@ -79,11 +81,10 @@ def method(dtype: torch.dtype = torch.float32) -> Method:
 
 
 def scheduled(
-    model: Method, epochs: int, steps: int, config: OptimizerConfig = SGD
+    model: nn.Module, epochs: int, steps: int, config: OptimizerConfig = SGD, **more: Any
 ) -> ScheduledOptimizer:
-    return ScheduledOptimizer(
-        optimizers.build(model.parameters(), config, BATCH), config, ScheduleConfig(), epochs, steps
-    )
+    made = optimizers.build(model.parameters(), config, BATCH)
+    return ScheduledOptimizer(made, config, ScheduleConfig(), epochs, steps, **more)
 
 
 def trainer(
@@ -137,19 +138,6 @@ def poison(made: Trainer, term: str, value: float) -> None:
     made.objective.losses = poisoned  # type: ignore[method-assign]
 
 
-def assert_identical(left: object, right: object) -> None:
-    if isinstance(left, torch.Tensor):
-        assert isinstance(right, torch.Tensor)
-        assert left.dtype == right.dtype
-        assert torch.equal(left, right)
-    elif isinstance(left, dict):
-        assert isinstance(right, dict)
-        assert list(left) == list(right)
-        for key in left:
-            assert_identical(left[key], right[key])
-    elif isinstance(left, list | tuple):
-        assert isinstance(right, list | tuple)
-        for a, b in zip(left, right, strict=True):
-            assert_identical(a, b)
-    else:
-        assert left == right
+def assert_identical(left: Mapping[str, object], right: Mapping[str, object]) -> None:
+    assert list(left) == list(right)
+    assert not [name for name in left if checksum(left[name]) != checksum(right[name])]

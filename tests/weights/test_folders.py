@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +32,28 @@ TINY = {
 }
 
 
-class Pooled(nn.Module):
-    """The features of a model of transformers: the class token, or pooled maps."""
+class Reference(nn.Module):
+    """Features [B, D] that a function computes from images."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, features: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.model = model
+        self.features = features
 
     def forward(self, images: Tensor) -> Tensor:
-        hidden = self.model(images).last_hidden_state
+        return self.features(images)
+
+
+def pooled(model: Any) -> nn.Module:
+    """The features of a model of transformers: CLIP's own, the class token, or pooled maps."""
+
+    def features(images: Tensor) -> Tensor:
+        made = model.eval()(images)
+        if "CLIP" in type(model).__name__:
+            return made.pooler_output
+        hidden = made.last_hidden_state
         return hidden[:, 0] if hidden.ndim == 3 else hidden.mean((2, 3))
+
+    return Reference(features)
 
 
 def shaken(model: Any) -> Any:
@@ -78,17 +91,6 @@ KINDS = ("dinov2", "dinov2 gated", "dinov2 registers", "dinov2 registers gated")
 KINDS = (*KINDS, "dinov3", "dinov3 gated", "vit", "clip", "resnet")
 
 
-def features_of(kind: str, model: Any) -> nn.Module:
-    if kind != "clip":
-        return Pooled(model)
-
-    class PooledOutput(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return model(images).pooler_output
-
-    return PooledOutput()
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_transformers_folders(tmp_path: Path, kind: str) -> None:
     model = make(kind)
@@ -108,7 +110,7 @@ def test_transformers_folders(tmp_path: Path, kind: str) -> None:
     assert how.size == 32
     assert how.crop == 0.8
     assert how.interpolation == "bicubic"
-    expected = features_of(kind, model)
+    expected = pooled(model)
     assert_features(backbone, expected)
     assert_features(load_backbone(tmp_path / "model.safetensors"), expected)
     # as a state that was saved in memory, whose names differ since transformers 5
@@ -133,7 +135,7 @@ def test_transformers_masked_autoencoder(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path)
     plain = hub.ViTModel(hub.ViTConfig(**TINY, intermediate_size=64), add_pooling_layer=False)
     plain.load_state_dict(model.vit.state_dict(), strict=True)
-    assert_features(load_backbone(tmp_path), Pooled(plain))
+    assert_features(load_backbone(tmp_path), pooled(plain))
 
 
 def test_transformers_clip_towers(tmp_path: Path) -> None:
@@ -144,12 +146,7 @@ def test_transformers_clip_towers(tmp_path: Path) -> None:
     )
     model = shaken(hub.CLIPModel(config))
     model.save_pretrained(tmp_path)
-
-    class PooledOutput(nn.Module):
-        def forward(self, images: Tensor) -> Tensor:
-            return model.vision_model(images).pooler_output
-
-    assert_features(load_backbone(tmp_path), PooledOutput())
+    assert_features(load_backbone(tmp_path), pooled(model.vision_model))
     path = tmp_path / "processor_config.json"
     path.write_text('{"image_processor": [1]}')
     assert load_backbone(tmp_path).mean == IMAGENET_MEAN
@@ -165,7 +162,7 @@ def test_weight_shards(tmp_path: Path) -> None:
     model = make("vit")
     model.save_pretrained(tmp_path, max_shard_size="20KB")
     assert (tmp_path / "model.safetensors.index.json").is_file()
-    assert_features(load_backbone(tmp_path), Pooled(model))
+    assert_features(load_backbone(tmp_path), pooled(model))
     first = min(tmp_path.glob("model-*.safetensors"))
     first.unlink()
     with one_line(rf"lacks {first.name}, which model\.safetensors\.index\.json lists"):

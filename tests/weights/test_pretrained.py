@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import pytest
 import safetensors.torch
@@ -31,24 +30,20 @@ SMALL = NetworkConfig(
 )
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda images: (images * 255).to(torch.uint8), "uint8; give floats in .0, 1."),
-        (lambda images: images * 255, "values from .* give pixels in .0, 1., such as images / 255"),
-        (lambda images: (images - 0.45) / 0.22, "which the backbone normalises"),
-    ],
-)
-def test_image_range_refusal(change: Any, said: str) -> None:
+def test_image_range_refusal() -> None:
     """Images that are not pixels in [0, 1] are refused."""
     backbone = random_backbone(SMALL, 16)
     images = torch.rand(2, 3, 16, 16)
-    images[0, 0, 0, 0] = 0  # one pixel is dark, one is bright
-    images[0, 1, 0, 0] = 1
+    images[0, :2, 0, 0] = torch.tensor([0.0, 1.0])  # one pixel is dark, one is bright
     before = backbone(images)
-    with one_line(said):
-        backbone(change(images))
-    assert torch.equal(backbone(images + 0.1 * (images > 0.5)) * 0 + before, before)
+    for others, said in (
+        ((images * 255).to(torch.uint8), "uint8; give floats in .0, 1."),
+        (images * 255, "values from .* give pixels in .0, 1., such as images / 255"),
+        ((images - 0.45) / 0.22, "which the backbone normalises"),
+    ):
+        with one_line(said):
+            backbone(others)
+    backbone(images + 0.1 * (images > 0.5))
     assert backbone(images[:0]).shape == (0, backbone.num_features)
     exported = torch.export.export(backbone, (images,)).module()
     assert torch.allclose(exported(images), before, atol=1e-5)

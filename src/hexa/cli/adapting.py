@@ -17,7 +17,6 @@ from hexa.cli.declare import (
     command,
     duration,
     import_networks,
-    in_unit,
     option,
 )
 from hexa.cli.training import shorthand
@@ -65,13 +64,13 @@ def adapt(given: Given, extra: Fields) -> int:
     option(
         "--strength EPSILON",
         "attack with radius ε = EPSILON/255 during training (default: 4)",
-        type=in_unit("/255"),
+        type=float,
         default=4.0,
     ),
     option(
         "--price POINTS",
         "allow clean accuracy to fall by this many percentage points (default: 2)",
-        type=in_unit("%"),
+        type=float,
         default=2.0,
     ),
     option(

@@ -11,7 +11,6 @@ import gc
 import importlib
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -126,17 +125,6 @@ def whole(least: int, most: int) -> Callable[[str], int]:
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"must be from {least} to {most}, got {value}")
         return value
-
-    return number
-
-
-def in_unit(unit: str) -> Callable[[str], float]:
-    """Return the type of an option: a number, with or without its unit."""
-
-    def number(text: str) -> float:
-        with suppress(ValueError):
-            return float(text.removesuffix(unit))
-        raise argparse.ArgumentTypeError(f"must be a number, got {text}")
 
     return number
 

@@ -269,15 +269,18 @@ def can_judge(labels: Rows | None) -> bool:
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
 
 
-def showable(
-    images: int,
-    groups: Rows | None = None,
+def shown_by(
+    judge: Judge,
+    most: int | None = None,
     comparisons: int = 1,
 ) -> str:
-    """Return a sentence on the true difference that `images` images show in four of five comparisons.
-
-    groups: int64 [N].
-    """
+    """Return a sentence on the true difference that the scored images, at most `most` of them, show in four of five
+    comparisons."""
+    rows = judge.judged
+    if most is not None and most < len(rows):
+        rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
+    images = len(rows)
+    groups = None if judge.groups is None else judge.groups[rows]
     alone = np.arange(images) if groups is None else groups
     sizes = np.unique(alone, return_counts=True)[1]
     within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
@@ -299,19 +302,6 @@ def showable(
         reach = student(freedom, comparisons) + float(stdtrit(freedom, _POWER))
     points = reach * width * _DEVIATION / math.sqrt(independent)
     return f"{given} a difference of about {points:.0f} points can be shown"
-
-
-def shown_by(
-    judge: Judge,
-    most: int | None = None,
-    comparisons: int = 1,
-) -> str:
-    """Return `showable` for the scored images, at most `most` of them."""
-    rows = judge.judged
-    if most is not None and most < len(rows):
-        rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
-    groups = None if judge.groups is None else judge.groups[rows]
-    return showable(len(rows), groups, comparisons)
 
 
 def count_groups(groups: Rows) -> str:

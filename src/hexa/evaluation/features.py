@@ -80,18 +80,13 @@ def extract(
     if not features:
         raise nothing_read(source)
     together = torch.cat(features)
-    _check_finite(together, source)
-    return together, torch.cat(positions)
-
-
-def _check_finite(features: Tensor, source: Source) -> None:
-    """Raise UserError for features or maps [N, …] that are not numbers."""
-    finite = features.isfinite().flatten(1).all(1)
+    finite = together.isfinite().flatten(1).all(1)
     if not finite.all():
         some = 100 * float((~finite).float().mean())
         raise UserError(
             f"features of {some:.0f} % of the images of {source!r} are not finite: look at the weights"
         )
+    return together, torch.cat(positions)
 
 
 def nothing_read(source: Source) -> UserError:

@@ -331,18 +331,3 @@ def _average_statistics(network: nn.Module, branch: str) -> None:
     processes.average(
         [s.data for chosen in sets for s in (chosen.running_mean, chosen.running_var)]
     )
-
-
-def plain_state_dict(network: nn.Module) -> dict[str, Tensor]:
-    """Return the state of `network` without additional batch-norm sets, which is the state of the
-    plain network."""
-    extra = tuple(
-        f"{path}.{branch}.".lstrip(".")  # the network may be a batch-norm itself
-        for path, module in network.named_modules()
-        if isinstance(module, BranchBatchNorm)
-        for branch, _ in module.named_children()
-        if branch not in ("drop", "act")
-    )
-    return {
-        name: value for name, value in network.state_dict().items() if not name.startswith(extra)
-    }

@@ -74,7 +74,10 @@ def resampled(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
     made = copy.deepcopy(network)
     try:
         built = backbones.outline(config)
-        made.set_input_size(img_size=(size, size), **_windows(built))  # type: ignore[operator]
+        # timm would scale trained windows of a Swin transformer with the image
+        stages: Any = getattr(built, "layers", ())
+        windows = {"window_size": [stage.blocks[0].window_size for stage in stages]}
+        made.set_input_size(img_size=(size, size), **(windows if stages else {}))  # type: ignore[operator]
         if _shapes(made) != _shapes(built):
             raise ValueError("the shapes of its tensors do not match a network of this size")
         width = backbones.num_features_at(made, size, config.channels)
@@ -91,13 +94,6 @@ def resampled(network: nn.Module, config: NetworkConfig, size: int) -> Sized:
 def network_at(config: NetworkConfig, size: int) -> NetworkConfig:
     """Return the configuration of the network that `at_size` returns. Raises UserError."""
     return at_size(backbones.outline(config), config, size).config
-
-
-def _windows(built: nn.Module) -> dict[str, Any]:
-    """Return the window sizes of a Swin transformer's stages; timm would scale trained windows with
-    the image."""
-    stages: Any = getattr(built, "layers", ())
-    return {"window_size": [stage.blocks[0].window_size for stage in stages]} if stages else {}
 
 
 def _shapes(network: nn.Module) -> dict[str, tuple[int, ...]]:

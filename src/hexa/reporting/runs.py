@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import pydantic
 
-from hexa.config import UserError, reason, some
+from hexa.config import UserError, is_number as is_number, reason, some
 from hexa.reporting.tables import Table, counted
 from hexa.runtime import parsing
 
@@ -190,11 +190,6 @@ def read_run(folder: Path | str) -> Run:
         adaptation=read.adaptation(),
         problems=read.problems,
     )
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """A finite int or float that can be reckoned with; neither a bool, nor text, nor NaN."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and -1e100 < value < 1e100
 
 
 def flatten(fields: Mapping[str, Any], prefix: str = "") -> Record:

@@ -21,7 +21,7 @@ from hexa.data.loading.statistics import measured
 from hexa.data.views.config import COLOURED
 from hexa.data.views.making import Views
 from hexa.nn import backbones
-from hexa.nn.branch_norm import BranchBatchNorm, plain_state_dict
+from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.nn.encoder import Encoder
 from hexa.nn.trunk import Trunk
@@ -34,7 +34,7 @@ from hexa.runtime.random import Stream, global_draws
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace, ScheduledOptimizer
 from hexa.weights import start
-from hexa.weights.fitting import owner
+from hexa.weights.fitting import own_branch, owner
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
 
@@ -346,7 +346,7 @@ def backbone_of(
     """Return the current backbone of a method as a plain network, with step, epoch and training images in its info."""
     network = backbones.build(experiment.network)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
-    network.load_state_dict(plain_state_dict(method.backbone))
+    network.load_state_dict(own_branch(method.backbone.state_dict(), network.state_dict()))
     info: dict[str, Any] = {
         "recipe": experiment.recipe,
         "method": experiment.method.name,

@@ -43,7 +43,7 @@ from hexa.runtime.files import write_whole
 from hexa.runtime.packages import resume_command
 from hexa.training import trackers
 from hexa.training.journal import METRICS, TENSORBOARD, Journal, write_environment
-from hexa.training.monitor import Best, Scoring, Watch
+from hexa.training.monitor import Scoring, Watch
 from hexa.training.state import restore
 from hexa.training.trackers import TensorBoard, Tracker
 from hexa.training.trainer import Trainer
@@ -177,13 +177,8 @@ class _Session:
             fingerprint=fingerprint(experiment, source),
             code=plugins.digest(experiment.recipe),
             scoring=Scoring(
+                experiment.monitor,
                 knn,
-                experiment.monitor.knn_every,
-                Best(
-                    experiment.monitor.keep_best is not None,
-                    experiment.monitor.patience,
-                    experiment.monitor.until,
-                ),
                 keep=lambda: self._save(self._backbone(trainer), BEST),
             ),
             watch=Watch(method.chance_loss, knn.num_classes if knn is not None else None),
@@ -286,10 +281,9 @@ class _Session:
     def _finish(self, trainer: Trainer) -> None:
         """Write the backbone and the report, on rank 0."""
         folder = self.folder
-        best = trainer.scoring.best
-        kept = (
-            best.keeps and best.value is not None
-        )  # a resumed run may have turned `keep_best` off
+        # a resumed run may have turned `keep_best` off
+        keeps = self.experiment.monitor.keep_best is not None
+        kept = keeps and trainer.scoring.value is not None
         self._save(load_backbone(folder / BEST) if kept else self._backbone(trainer), BACKBONE)
         sets = {} if trainer.loader.sets is None else {"view_sets": trainer.loader.sets}
         trainer.journal.write("end", trainer.step, **sets)

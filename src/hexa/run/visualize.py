@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 from hexa.config import ConfigError, UserError, reason, some
 from hexa.core import Batch, Method
 from hexa.data import Source, open_source
+from hexa.data.loading.store import describe_problems, readable
 from hexa.data.loading.workers import alike
-from hexa.data.sources.decode import DecodeError
 from hexa.data.sources.opening import SOURCES
 from hexa.data.views.crops import cut_crops
 from hexa.data.views.making import Views
@@ -185,23 +186,17 @@ class Look:
         numbers = recipe.draw(made, slice(0, count))  # [V, count, P]
         crops: list[list[torch.Tensor]] = []
         index: list[int] = []
-        problems: list[str] = []
-        while len(crops) < count:  # a small source repeats its images
-            position = order[len(crops) % len(order)]
-            try:
-                crops.append(cut_crops(source, position, recipe, numbers[:, len(crops)]))
-                index.append(position)
-            except DecodeError as error:
-                order.remove(position)
-                problems.append(f"{source.paths[position]}: {error}")
-                if not order:
-                    raise UserError(
-                        f"data '{source.name}': no image can be read; the last error was "
-                        f"{problems[-1]}"
-                    ) from None
+        problems: list[tuple[int, str]] = []
+        for row in range(count):
+            wanted = order[row % len(order)]  # a small source repeats its images
+            cut = partial(cut_crops, source, views=recipe, numbers=numbers[:, row])
+            position, of_image = readable(source, wanted, cut, problems)
+            index.append(position)
+            crops.append(of_image)
         if problems and notes is not None:
+            listed = describe_problems(source, dict(problems))
             notes.append(
-                f"{counted(len(problems), 'unreadable image')} skipped: {some(problems, '; ')}"
+                f"{counted(len(listed), 'unreadable image')} skipped: {some(listed, '; ')}"
             )
         stacked = tuple(torch.stack(alike(view)).to(device) for view in zip(*crops, strict=True))
         places = torch.tensor(index, device=device)

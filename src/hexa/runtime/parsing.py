@@ -90,14 +90,15 @@ def read_resource(package: str, file: str) -> Any:
     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def from_yaml(text: str) -> Any:
+def from_yaml(text: str, loader: type[PlainLoader] | None = None) -> Any:
     """Return mappings with text as keys, lists, numbers, text, true, false and null; a date is
     text. Raises UserError.
 
     Aliases (which can make a small file a large one), tags and duplicate keys are refused.
+    loader: `PlainLoader` for values as in `yaml.safe_load`; only aliases are refused then.
     """
     try:
-        return yaml.load(text, _Loader)
+        return yaml.load(text, loader or _Loader)
     except RecursionError:
         raise UserError("nested too deeply") from None
     except yaml.MarkedYAMLError as error:
@@ -142,8 +143,8 @@ def _parts(value: Any) -> Any:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-class _Loader(yaml.SafeLoader):
-    """SafeLoader without aliases, limited to the core types."""
+class PlainLoader(yaml.SafeLoader):
+    """SafeLoader without aliases."""
 
     _depth = 0
 
@@ -156,6 +157,10 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self._depth -= 1
         return node
+
+
+class _Loader(PlainLoader):
+    """Loader of the core types."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping: dict[str, Any] = {}

@@ -29,7 +29,8 @@ def allowed_cores() -> list[int]:
 def usable_cores() -> int:
     """Return the number of cores that this process may use, also limited by a container's CPU
     quota."""
-    return max(1, math.ceil(min([len(allowed_cores()), *_quotas()])))
+    quotas = (seconds / period for seconds, period in _limits("cpu.max"))
+    return max(1, math.ceil(min([len(allowed_cores()), *quotas])))
 
 
 def share_cores() -> None:
@@ -55,22 +56,18 @@ def control_groups() -> Iterator[Path]:
                 yield from (inside, *inside.parents)
 
 
-def _quotas() -> Iterator[float]:
-    """Yield the CPU seconds per second that each enclosing control group allows."""
+def _limits(file: str) -> Iterator[list[int]]:
+    """Yield the numbers in a file of each enclosing control group, such as cpu.max."""
     for folder in control_groups():
         with suppress(OSError, ValueError):  # no such file, or "max"
-            quota, period = (folder / "cpu.max").read_text().split()
-            yield int(quota) / int(period)
+            yield [int(number) for number in (folder / file).read_text().split()]
 
 
 def usable_memory() -> int:
     """Return the bytes of memory that this process may use: the machine's, or a container's
     limit."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for folder in control_groups():
-        with suppress(OSError, ValueError):  # no such file, or "max"
-            limits.append(int((folder / "memory.max").read_text()))
-    return min(limits)
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *(most for (most,) in _limits("memory.max"))])
 
 
 @functools.cache

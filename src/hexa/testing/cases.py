@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hexa.core import Batch, Example, HardExample, Method, MethodConfig, Setting
+from hexa.core import MAIN, Batch, Example, HardExample, Method, MethodConfig, PseudoLabels, Setting
 from hexa.nn.backbones import NetworkConfig, build
 from hexa.objective import Objective, ObjectiveConfig
 from hexa.runtime import processes
@@ -74,6 +74,13 @@ class Case:
         return share(
             Batch(tuple(crops), torch.randperm(DATA, generator=generator)[:BATCH], stream, step)
         )
+
+    def embedded(self, method: Method) -> tuple[tuple[Tensor, ...], Tensor, PseudoLabels]:
+        """Return the anchors of the first batch, their embedding [V, B, D], and the pseudo-labels."""
+        data = self.batch()
+        anchors = method.anchors(data)
+        embedding = method.embed(anchors, MAIN)
+        return anchors, embedding, method.pseudo_labels(data, embedding.detach())
 
     def objective(
         self, method: Method, config: ObjectiveConfig | None = None, **options: Any

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hexa.config import UserError
-from hexa.core import MAIN, HardExample
+from hexa.core import HardExample
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.cutmix import CutMix
 from hexa.recipes.plugins import own_line
@@ -78,9 +78,8 @@ def looks_wrong(experiment: Experiment) -> str:
     """
     case = cases_of(experiment)["plain"]
     method = case.build()
-    data = case.batch()
-    embedding = method.embed(method.anchors(data), MAIN).detach()
-    labels = method.pseudo_labels(data, embedding)
+    _, embedding, labels = case.embedded(method)
+    embedding = embedding.detach()
     lengths = embedding.norm(dim=-1)
     if not torch.allclose(lengths, torch.ones_like(lengths), atol=1e-4):
         return ""

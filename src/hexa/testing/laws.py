@@ -81,9 +81,7 @@ def nothing_changes_before_commit(case: Case) -> None:
 def loss_is_pure(case: Case) -> None:
     """Calling `loss` twice gives the same numbers [V, B] and changes nothing."""
     method = case.build()
-    data = case.batch()
-    embedding = method.embed(method.anchors(data), MAIN)
-    labels = method.pseudo_labels(data, embedding.detach())
+    _, embedding, labels = case.embedded(method)
     before = state(method)
     first = method.loss(embedding, labels)
     second = method.loss(embedding, labels)
@@ -100,13 +98,10 @@ def loss_is_pure(case: Case) -> None:
 def losses_follow_their_images(case: Case) -> None:
     """Reordering the images reorders their losses, with one group of batch statistics."""
     method = case.grouped().build()
-    data = case.batch()
+    anchors, embedding, labels = case.embedded(method)
     order = torch.randperm(BATCH, generator=torch.Generator().manual_seed(1))
-    embedding = method.embed(method.anchors(data), MAIN)
-    labels = method.pseudo_labels(data, embedding.detach())
-    moved = method.loss(
-        method.embed(tuple(crop[order] for crop in method.anchors(data)), MAIN), labels[order]
-    )
+    reordered = tuple(crop[order] for crop in anchors)
+    moved = method.loss(method.embed(reordered, MAIN), labels[order])
     _close(
         moved,
         method.loss(embedding, labels)[:, order],

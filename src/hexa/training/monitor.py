@@ -87,17 +87,20 @@ def effective_rank(embedding: Tensor) -> Tensor:
     return cast(Tensor, torch.special.entr(share).sum().exp())
 
 
-@dataclass
-class Best:
-    """The highest k-NN accuracy so far, and the number of scores since. `state` survives a
-    resume."""
+Monitor = Callable[[Callable[[str], object]], float]
+"""Returns the k-NN accuracy of the frozen features in percent; its argument receives warnings."""
 
-    keeps: bool = False
-    """True: keep the weights with the highest accuracy. False: do not compare accuracies."""
-    patience: int | None = None
-    """Number of scores without improvement after which the run ends."""
-    until: float | None = None
-    """k-NN accuracy in percent at which the run ends."""
+
+@dataclass
+class Scoring:
+    """Scores, what depends on them, and the highest one so far. `state` survives a resume."""
+
+    config: MonitorConfig = field(default_factory=MonitorConfig)
+    """When to score, what to keep, and when to end the run."""
+    monitor: Monitor | None = None
+    """Measures the features; None if there are no images to score."""
+    keep: Callable[[], object] = lambda: None
+    """Called if the current weights are the best so far."""
     reached: float | None = field(default=None, init=False)
     """First score that was at least `until`."""
     value: float | None = field(default=None, init=False)
@@ -129,9 +132,10 @@ class Best:
         if step == self.judged:
             return False
         self.judged = step
-        if self.until is not None and percent >= self.until:
+        until = self.config.until
+        if until is not None and percent >= until:
             self.reached = percent
-        if not self.keeps:
+        if self.config.keep_best is None:
             return False
         if self.value is not None and percent <= self.value:
             self.waited += 1
@@ -143,29 +147,12 @@ class Best:
 
     def ending(self, steps_per_epoch: int) -> str | None:
         """Return the reason why the run should end now; None if it should continue."""
-        if self.until is not None and self.reached is not None:
-            return f"k-NN reached {self.reached:.2f} % (target {self.until:g} %)"
-        if self.patience is not None and self.waited >= self.patience:
+        config = self.config
+        if config.until is not None and self.reached is not None:
+            return f"k-NN reached {self.reached:.2f} % (target {config.until:g} %)"
+        if config.patience is not None and self.waited >= config.patience:
             return f"k-NN has not risen since epoch {round(self.step / steps_per_epoch, 2):g}"
         return None
-
-
-Monitor = Callable[[Callable[[str], object]], float]
-"""Returns the k-NN accuracy of the frozen features in percent; its argument receives warnings."""
-
-
-@dataclass
-class Scoring:
-    """Schedule of the scores, and the actions that depend on them."""
-
-    monitor: Monitor | None = None
-    """Measures the features; None if there are no images to score."""
-    every: int = 0
-    """Epochs between two scores; the last epoch always has one. 0: never."""
-    best: Best = field(default_factory=Best)
-    """The best score so far, and the rule for ending the run."""
-    keep: Callable[[], object] = lambda: None
-    """Called if the current weights are the best so far."""
 
 
 class Watch:

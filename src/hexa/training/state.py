@@ -44,7 +44,7 @@ def state_of(trainer: Trainer) -> State:
         "world_size": processes.world_size(),
         "window": sums,
         "watch": trainer.watch.state,
-        "best": trainer.scoring.best.state,
+        "best": trainer.scoring.state,
     }
 
 
@@ -81,7 +81,7 @@ def restore(trainer: Trainer, state: State) -> list[str]:
     trainer.saved_step = trainer.step
     trainer.window.state = state["window"]
     trainer.watch.state = state["watch"]
-    trainer.scoring.best.state = state["best"]
+    trainer.scoring.state = state["best"]
     warnings = []
     before = state["world_size"]
     now = processes.world_size()

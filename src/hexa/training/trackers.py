@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import os
 import secrets
 import socket
@@ -19,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from hexa.config import ConfigError, field_error, reason
+from hexa.config import ConfigError, field_error, is_number, reason
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
 from hexa.runtime.packages import install_extra
@@ -71,12 +70,7 @@ def _problem(message: str) -> ConfigError:
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:
     """Return the values that are finite numbers."""
-    found = {}
-    for name, value in values.items():
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and math.isfinite(value):  # type: ignore[arg-type]
-            found[name] = float(value)  # type: ignore[arg-type]
-    return found
+    return {name: float(value) for name, value in values.items() if is_number(value)}
 
 
 class Wandb:

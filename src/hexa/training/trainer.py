@@ -218,7 +218,7 @@ class Trainer:
         if self._limit and self._may_agree:
             reporter = self.journal.reporter
             total, sets = self._limit.fitted(
-                self.step, self.loader.sets, self._score_seconds, self.scoring.every
+                self.step, self.loader.sets, self._score_seconds, self.scoring.config.knn_every
             )
             reporter.end = self._limit.end
             if sets != self.loader.sets:
@@ -248,7 +248,7 @@ class Trainer:
         there: log lines of this step; if they include a monitor score, only watch and scoring are
         updated from it.
         """
-        every = self.scoring.every
+        every = self.scoring.config.knn_every
         if self.scoring.monitor is None or not every or not self.step:
             return
         if self.step % (every * self.steps_per_epoch) and self.step != self.total_steps:
@@ -282,7 +282,7 @@ class Trainer:
 
     def _judge(self, percent: float) -> list[str]:
         """Keep the weights if they are the best so far; return the warnings about the score."""
-        if self.scoring.best.judge(percent, self.step):
+        if self.scoring.judge(percent, self.step):
             self.scoring.keep()
         return self.watch.knn(percent)
 
@@ -291,7 +291,7 @@ class Trainer:
         session ended."""
         if self.step % self.steps_per_epoch or not 0 < self.step < self.total_steps:
             return
-        why = self.scoring.best.ending(self.steps_per_epoch)
+        why = self.scoring.ending(self.steps_per_epoch)
         known = any(line["event"] == "ended" for line in there)
         if processes.any_of(processes.is_main() and (known or why is not None), self.device):
             self.save()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict
@@ -11,7 +10,7 @@ import numpy as np
 import timm
 import timm.data
 
-from hexa.config import UserError
+from hexa.config import UserError, is_number
 from hexa.nn.normalize import IMAGENET_MEAN, IMAGENET_STD, Channels, mean_of, std_of
 
 #: Side of the centre crop as a share of the shorter side, as published: 224 / 256.
@@ -58,11 +57,11 @@ class Preparation:
     def __post_init__(self) -> None:
         object.__setattr__(self, "mean", mean_of(self.mean))
         object.__setattr__(self, "std", std_of(self.std, len(self.mean)))
-        whole = _is_number(self.size) and self.size == int(self.size)
+        whole = is_number(self.size) and self.size == int(self.size)
         if not whole or not 1 <= self.size <= LARGEST:
             raise UserError(f"size must be an integer from 1 to {LARGEST}, got {self.size!r}")
         object.__setattr__(self, "size", int(self.size))
-        if not _is_number(self.crop) or not 0.1 <= self.crop <= 1:
+        if not is_number(self.crop) or not 0.1 <= self.crop <= 1:
             raise UserError(f"crop must be a share of the image from 0.1 to 1, got {self.crop!r}")
         if self.interpolation not in INTERPOLATIONS:
             known = ", ".join(INTERPOLATIONS)
@@ -165,10 +164,6 @@ def _read(name: str, value: Any, channels: int) -> Any:
         what = "a number" if check is None else "numbers"
         raise UserError(f"{name} must be {what}, got {value!r}") from None
     return check(numbers * channels if len(numbers) == 1 else numbers, channels)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def shown(value: object) -> str:

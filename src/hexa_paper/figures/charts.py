@@ -26,8 +26,8 @@ def bars(
     groups: Mapping[str, Mapping[str, Values]],
     *,
     y_label: str,
-    title: str = "",
-    remark: str = "",
+    title: str,
+    remark: str,
 ) -> Figure:
     """One panel per group and one bar per arm: the mean, ± one standard deviation over seeds, one dot per seed.
 
@@ -82,22 +82,12 @@ def _bars(ax: Axes, group: Mapping[str, Values]) -> None:
             right = [place + 0.2] * len(values)
             ax.plot(right, values, "o", color=INK, markersize=2.6, alpha=0.7)
         top = mean + _reach(values)
-        _above(ax, mean_std(values), place, top, 4)
+        above: Any = {"xy": (place, top), "xytext": (0, 4), "textcoords": "offset points"}
+        ax.annotate(mean_std(values), ha="center", fontsize=8, **above)
     ax.set_xticks(list(places), list(map(_broken, group)), fontsize=8)
     ax.tick_params(axis="x", length=0)
     ax.grid(True, axis="y")
     ax.margins(x=0.02)
-
-
-def _above(
-    ax: Axes,
-    text: str,
-    x: float,
-    y: float,
-    points: float,
-) -> None:
-    place: Any = {"xy": (x, y), "xytext": (0, points), "textcoords": "offset points"}
-    ax.annotate(text, ha="center", fontsize=8, **place)
 
 
 def _broken(name: str) -> str:
@@ -117,8 +107,8 @@ def curves(
     groups: Mapping[str, Lines],
     *,
     y_label: str,
-    title: str = "",
-    remark: str = "",
+    title: str,
+    remark: str,
     doubling: bool = False,
 ) -> Figure:
     """One panel per group, named by its x axis; one line per arm, ± one standard deviation.

@@ -23,6 +23,9 @@ from hexa.runtime import precision as precisions
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import Backbone
 
+#: Clusters of a figure, and images that show each of them.
+_CLUSTERS = 8
+_NEAREST = 9
 LIMIT = 5000
 """Images that are embedded, drawn at random from larger sources."""
 
@@ -72,18 +75,16 @@ def grouped(embedded: EmbeddedImages, num_clusters: int, seed: int = 0) -> list[
     return [rows for rows in members if len(rows)]
 
 
-def clusters(
-    embedded: EmbeddedImages, *, num_clusters: int = 8, k: int = 9, seed: int = 0
-) -> Gallery:
-    """A row a cluster of unit features, the largest first: the k images nearest to its centroid.
+def clusters(embedded: EmbeddedImages, *, seed: int) -> Gallery:
+    """A row a cluster of unit features, the largest first: the images nearest to its centroid.
 
     A label says how many images a cluster has and, where there are classes, the share of the most frequent one.
     """
-    found = grouped(embedded, num_clusters, seed)
-    tiles = np.full((len(found), k, embedded.size, embedded.size, 3), MID_GREY, np.uint8)
+    found = grouped(embedded, _CLUSTERS, seed)
+    tiles = np.full((len(found), _NEAREST, embedded.size, embedded.size, 3), MID_GREY, np.uint8)
     transform = EvaluationTransform(embedded.size)
     for row, members in zip(tiles, found, strict=True):
-        row[: len(members)] = tiles_of(embedded.source, members[:k].tolist(), transform)
+        row[: len(members)] = tiles_of(embedded.source, members[:_NEAREST].tolist(), transform)
     return Gallery(tiles, labels=[_described(embedded.source, members) for members in found])
 
 

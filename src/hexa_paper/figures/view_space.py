@@ -58,19 +58,14 @@ def embed_views(
     *,
     num_images: int = 6,
     num_views: int = 12,
-    epsilon: float | None = None,
     seed: int = 0,
 ) -> ViewSpace:
     """Embed `num_views` views of each of `num_images` images, their adversarial views, and mixtures of them.
 
     All go through the main batch-norms, so that one function maps views to points. The attack is the run's own (or the
-    default one), with another radius and step if `epsilon` is given, in 1/255. The axes are the
-    principal components of all points. Raises UserError for too few images, or a method that can't mix them.
+    default one). The axes are the principal components of all points. Each image has a colour of its own, so there are at
+    most as many as COLOURS. Raises UserError for a method that can't mix images.
     """
-    if not (2 <= num_images <= len(COLOURS) and num_views >= 2):
-        raise UserError(
-            f"2 to {len(COLOURS)} images have colours of their own; give 2 to {len(COLOURS)} images, in 2 views or more each"
-        )
     if look.experiment.method.unmixable:
         raise UserError(
             f"view space is not for {look.experiment.method.name}: {look.experiment.method.unmixable}"
@@ -81,7 +76,6 @@ def embed_views(
         "generation": "main_train",
         "weight": 1.0,
     }
-    attack |= {} if epsilon is None else {"epsilon": epsilon, "step_size": epsilon}
     mixing = {
         **own_fields(look.experiment, "cutmix"),
         "branch": "main",
@@ -157,13 +151,13 @@ _READING = (
 )
 
 
-def view_space(space: ViewSpace, *, title: str = "", remark: str = _READING) -> Figure:
+def view_space(space: ViewSpace, *, title: str) -> Figure:
     """Circles are clean views, triangles adversarial ones, joined to the view they were made from, squares mixed ones.
 
     A colour is an image; a mixed view has that of its own image inside and that of the pasted one around it.
     """
     colours = [COLOURS[image] for image in space.image]
-    with drawing(1, title, remark, width=7.4, height=5.4) as (figure, (ax,)):
+    with drawing(1, title, _READING, width=7.4, height=5.4) as (figure, (ax,)):
         ax.scatter(space.clean[:, 0], space.clean[:, 1], s=34, c=colours, alpha=0.55, linewidths=0)
         for image in range(len(space.tiles)):
             places = np.flatnonzero(space.image == image)

@@ -8,6 +8,9 @@ import math
 import torch
 from torch import Tensor
 
+#: Random permutations among which the farthest from those chosen before is the next one.
+_CANDIDATES = 100
+
 
 def mosaic(
     images: Tensor,
@@ -67,7 +70,6 @@ def permutations(
     length: int,
     count: int,
     generator: torch.Generator,
-    candidates: int = 100,
 ) -> Tensor:
     """`count` distinct permutations of `length` places, far from each other in Hamming distance: int64 [count, length].
 
@@ -85,7 +87,7 @@ def permutations(
     first = torch.randperm(length, generator=generator)
     chosen = first[None]
     while len(chosen) < count:
-        drawn = torch.rand(candidates, length, generator=generator)
+        drawn = torch.rand(_CANDIDATES, length, generator=generator)
         offered = drawn.argsort(1)
         distances = (offered[:, None] != chosen).sum(-1)
         nearest = distances.amin(1)

@@ -13,4 +13,4 @@ from tests.data.batches import array, photographs
 @pytest.fixture(params=["resident", "workers"])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
     """Fifty of one size that a loader keeps, or of several that it decodes."""
-    return array() if request.param == "resident" else photographs(tmp_path / "photographs", 50)
+    return array() if request.param == "resident" else photographs(tmp_path)

@@ -73,16 +73,6 @@ def test_format_colours(kind: str, mode: str, levels: int, options: dict[str, An
     _assert_near(decode(data), _tensor(expected), levels)
 
 
-def test_tiff_sixteen_bit_scaling() -> None:
-    """Sixteen bits of a TIFF are scaled, not cut off."""
-    values = np.linspace(0, 65535, 30 * 20).astype(np.uint16)
-    picture = Image.fromarray(values.reshape(30, 20))
-    made = decode(saved(picture, "TIFF"))
-    levels = torch.from_numpy((values / 257).round()).view(30, 20)
-    _assert_near(made, levels.expand(3, -1, -1), 1)
-    assert made.max() == 255
-
-
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_exif_orientation(kind: str, orientation: int) -> None:
@@ -118,7 +108,15 @@ def test_png_kinds(colour: int, depth: int, interlaced: bool) -> None:
     values = png_values(colour, depth)
     colours = palette(depth)
     before = chunk(b"PLTE", colours.tobytes()) if colour == 3 else b""
-    made = decode(png(values, colour, depth, interlaced=interlaced, before=before))
+    made = decode(
+        png(
+            values,
+            colour,
+            depth,
+            interlaced=interlaced,
+            before=before,
+        )
+    )
     if colour == 3:
         expected = colours[values[..., 0]]
     elif colour == 0:

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from PIL import Image
+from sklearn.datasets import load_digits
 
 from hexa.config import UserError
 from hexa.data import open_source
 from hexa.data.sources.source import Subset
+from tests.data.image_files import bitmap
 from tests.data.sources.looks import labels_of, reds_of
 from tests.refusals import one_line
 
@@ -31,43 +32,28 @@ def write_image(path: Path, value: int, size: tuple[int, int] = (6, 5)) -> Path:
 def write_parquet(
     path: Path, values: list[int], labels: list[int] | None = None, names: list[str] | None = None
 ) -> None:
-    files = [
-        write_image(path.parent / "made" / f"{value}.png", value).read_bytes() for value in values
-    ]
+    """A Parquet file of flat images, as `datasets` writes it."""
     columns: dict[str, Any] = {
-        "image": [
-            {"bytes": data, "path": f"{v}.png"} for data, v in zip(files, values, strict=True)
-        ]
+        "image": [{"bytes": bitmap(value), "path": f"{value}.png"} for value in values]
     }
     if labels is not None:
         columns["label"] = labels
     features = {"label": {"names": names, "_type": "ClassLabel"}}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})} if names else None
+    path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns).replace_schema_metadata(metadata), path)
-    shutil.rmtree(path.parent / "made")
 
 
 def test_digits_split() -> None:
-    train = open_source("digits")
-    test = open_source("digits", "test")
-    assert len(train) == 1347
-    assert len(test) == 450
-    assert train.uniform_size == (8, 8)
-    assert train.decode(0).shape == (3, 8, 8)
-    assert train.decode(0).dtype == torch.uint8
-    assert train.labels is not None
-    assert np.bincount(train.labels).min() > 120
+    """Each digit of scikit-learn is in one of the splits, which have every class."""
+    train, test = (open_source("digits", split) for split in ("train", "test"))
     assert train.splits == ["train", "test"]
     assert train.fingerprint == open_source("digits#train").fingerprint != test.fingerprint
-    from sklearn.datasets import load_digits
-
+    assert np.bincount(train.labels).min() > 120
     every, _ = load_digits(return_X_y=True)
-    ours = torch.stack(
-        [source.decode(i)[0].flatten() for source in (train, test) for i in range(len(source))]
-    )
-    assert sorted(map(bytes, ours.numpy())) == sorted(
-        map(bytes, np.round(every * 255 / 16).astype(np.uint8))
-    )
+    found = [source.decode(i)[0].numpy() for source in (train, test) for i in range(len(source))]
+    expected = np.round(every * 255 / 16).astype(np.uint8)
+    assert sorted(map(bytes, found)) == sorted(map(bytes, expected))
 
 
 def test_folder_classes(tmp_path: Path) -> None:
@@ -127,12 +113,10 @@ def test_nested_folder_groups(tmp_path: Path) -> None:
     for value, name in enumerate(names):
         write_image(tmp_path / f"{name}.png", value)
     source = open_source(f"folder:{tmp_path}")
-    assert [path.partition(".")[0] for path in source.paths] == sorted(names)
     groups = source.groups()
     of = dict(zip((path[-5] for path in source.paths), groups.tolist(), strict=True))
-    assert [
-        len({of[name] for name in alike}) for alike in ("0167", "234", "5", "8", "012345678")
-    ] == [1, 1, 1, 1, 4]
+    for alike, count in (("0167", 1), ("234", 1), ("012345678", 4)):
+        assert len({of[name] for name in alike}) == count
     assert Subset(source, np.array([2, 0])).groups().tolist() == groups[[2, 0]].tolist()
     assert Subset(open_source("digits"), np.arange(3)).groups() is None
 
@@ -145,7 +129,8 @@ def test_class_named_train(tmp_path: Path) -> None:
     write_image(tmp_path / "Test" / "1.png", 2)  # nobody's classes
     (tmp_path / "annotations").mkdir()
     with pytest.raises(
-        UserError, match=r"folders named as splits \(Test, train\) and others \(aeroplane\); move"
+        UserError,
+        match=r"folders named as splits \(Test, train\) and others \(aeroplane\); move.*/train$",
     ):
         open_source(f"folder:{tmp_path}")
     (tmp_path / "aeroplane" / "1.png").unlink()
@@ -159,30 +144,46 @@ def test_class_named_train(tmp_path: Path) -> None:
         ("seg_train", "seg_test"),
         ("train", "dev"),
         ("trainset", "eval"),
+        ("trainval", "test"),
     ],
 )
-@pytest.mark.parametrize("above", [".", "images"])
-def test_folders_like_splits(tmp_path: Path, names: tuple[str, str], above: str) -> None:
+@pytest.mark.parametrize("inner", [("ant", "bee"), (".", ".")], ids=["nested", "flat"])
+@pytest.mark.parametrize("above", [".", "images/all"])
+def test_folders_like_splits(
+    tmp_path: Path, names: tuple[str, str], inner: tuple[str, str], above: str
+) -> None:
     """Split folders of other names are no classes, and are not merged."""
     for value, name in enumerate(names):
-        write_image(tmp_path / above / name / "ant" / "1.png", value)
-        write_image(tmp_path / above / name / "bee" / "2.png", value)
-    with one_line(r"folders that look like splits .*; name them train and test"):
+        for number, folder in enumerate(inner):
+            write_image(tmp_path / above / name / folder / f"{number}.png", value)
+    unusual = ", ".join(sorted({*names} - {"train", "test"}))
+    with one_line(f"look like splits .*; rename {unusual} to train.* such as .*/{names[0]}$"):
         open_source(f"folder:{tmp_path}")
-    assert open_source(f"folder:{tmp_path / above / names[1]}").class_names == ["ant", "bee"]
+    assert len(open_source(f"folder:{tmp_path / above / names[1]}")) == 2
 
 
-def test_classes_like_splits(tmp_path: Path) -> None:
-    """Classes without sub-folders may be called train and test-tube."""
-    for value, name in enumerate(("a-train", "test-tube", "trains/old")):
-        write_image(tmp_path / name / "1.png", value)
-    assert open_source(f"folder:{tmp_path}").class_names == ["a-train", "test-tube", "trains"]
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["crash-test", "depot", "test_drive_1", "trains"],
+        ["eval_north", "eval_south"],
+        ["a-train", "train_2"],
+        ["other", "test", "val"],
+    ],
+)
+@pytest.mark.parametrize("inner", ["front", "."])
+def test_classes_like_splits(tmp_path: Path, names: list[str], inner: str) -> None:
+    """Without a folder for training, or without another one, folders are classes."""
+    for value, name in enumerate(names):
+        write_image(tmp_path / name / inner / "1.png", value)
+    assert open_source(f"folder:{tmp_path}").class_names == names
 
 
 def test_splits_in_a_folder(tmp_path: Path) -> None:
-    """Splits may be in the only folder with images."""
+    """Splits may be in the only folder with images, which may be in another one."""
+    images = tmp_path / "set" / "images"
     for value, name in enumerate(("train/ant", "train/bee", "val/ant", "val/bee")):
-        write_image(tmp_path / "images" / name / "1.png", value)
+        write_image(images / name / "1.png", value)
         (tmp_path / "labels" / name).mkdir(parents=True)
         (tmp_path / "labels" / name / "1.txt").write_text("0 0.5 0.5 1 1")
     train = open_source(f"folder:{tmp_path}")
@@ -190,10 +191,30 @@ def test_splits_in_a_folder(tmp_path: Path) -> None:
     assert labels_of(train) == [0, 1]
     assert reds_of(train) == [0, 1]
     assert reds_of(open_source(f"folder:{tmp_path}#test")) == [2, 3]
-    shutil.rmtree(tmp_path / "images" / "val")
+    write_image(images.parent / "logo.png", 4)
+    assert open_source(f"folder:{tmp_path}").left_out == {"next to the splits": 1}
+    shutil.rmtree(images / "val")
+    (images.parent / "logo.png").unlink()
     alone = open_source(f"folder:{tmp_path}")
     assert alone.labels is None
-    assert alone.paths == ["images/train/ant/1.png", "images/train/bee/1.png"]
+    assert alone.paths == ["set/images/train/ant/1.png", "set/images/train/bee/1.png"]
+
+
+def test_folder_in_itself(tmp_path: Path) -> None:
+    write_image(tmp_path / "1.png", 1)
+    (tmp_path / "again").symlink_to(tmp_path)
+    assert open_source(f"folder:{tmp_path}").paths == ["1.png"]
+
+
+def test_folder_without_train(tmp_path: Path) -> None:
+    """No other split is read instead of train."""
+    for value, name in enumerate(("val", "test")):
+        write_image(tmp_path / name / "1.png", value)
+    for split in (None, "train"):
+        with one_line(
+            r"no split 'train'; choose one of its splits \(test, val\), such as .*#test$"
+        ):
+            open_source(f"folder:{tmp_path}", split)
 
 
 @pytest.mark.parametrize(
@@ -252,20 +273,14 @@ def test_folder_named_as_a_source(
     assert reds_of(open_source(f"./{name}")) == [7]
 
 
-@pytest.mark.parametrize(
-    "layout",
-    [
-        ("train.parquet", "test.parquet"),
-        ("train-00000-of-00001.parquet", "validation-00000-of-00001.parquet"),
-    ],
-)
-def test_parquet_folder(tmp_path: Path, layout: tuple[str, str]) -> None:
-    write_parquet(tmp_path / layout[0], [3, 4, 5], [1, 0, 1], ["ant", "bee"])
-    write_parquet(tmp_path / layout[1], [6], [0], ["ant", "bee"])
+def test_parquet_folder(tmp_path: Path) -> None:
+    names = ["ant", "bee"]
+    write_parquet(tmp_path / "train-00000-of-00001.parquet", [3, 4, 5], [1, 0, 1], names)
+    write_parquet(tmp_path / "validation-00000-of-00001.parquet", [6], [0], names)
     train = open_source(f"parquet:{tmp_path}", "train")
     test = open_source(f"parquet:{tmp_path}", "test")
     assert train.splits == ["train", "test"]
-    assert train.class_names == ["ant", "bee"]
+    assert train.class_names == names
     assert labels_of(train) == [1, 0, 1]
     assert train.paths == ["3.png", "4.png", "5.png"]
     assert reds_of(train) == [3, 4, 5]
@@ -274,18 +289,22 @@ def test_parquet_folder(tmp_path: Path, layout: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("folders", "count"),
+    ("folders", "file", "count"),
     [
-        (("data/000", "data/001"), 2),
-        (("small", "large"), None),
-        (("cifar10", "cifar100"), None),
+        (("data/000", "data/001"), "train-0", 2),
+        (("small", "large"), "train-0", None),
+        (("cifar10", "cifar100"), "train-0", None),
+        (("year=2025/month=may", "year=2026/month=june"), "part-0", 2),
     ],
 )
-def test_parquet_folders(tmp_path: Path, folders: tuple[str, str], count: int | None) -> None:
-    """Numbered folders are one data set; train files of folders with other names are not mixed."""
+def test_parquet_folders(
+    tmp_path: Path, folders: tuple[str, str], file: str, count: int | None
+) -> None:
+    """Numbered folders are one data set, like those of files that name no split; train files of
+    folders with other names are not mixed."""
     for number, name in enumerate(folders):
         (tmp_path / name).mkdir(parents=True)
-        write_parquet(tmp_path / name / "train-0.parquet", [number], [number])
+        write_parquet(tmp_path / name / f"{file}.parquet", [number], [number])
     if count is None:
         with one_line("its split train has files in "):
             open_source(f"parquet:{tmp_path}")
@@ -294,9 +313,10 @@ def test_parquet_folders(tmp_path: Path, folders: tuple[str, str], count: int | 
         assert len(open_source(f"parquet:{tmp_path}")) == count
 
 
-def test_parquet_partitions(tmp_path: Path) -> None:
-    """Files that name no split are partitions of one data set, whatever their folders are called."""
+@pytest.mark.parametrize("file", ["part-0", "train-0"])
+def test_parquet_partitions(tmp_path: Path, file: str) -> None:
+    """Partitions are one data set, whatever their folders are called."""
     for number, name in enumerate(("year=2025/month=may", "year=2026/month=june")):
         (tmp_path / name).mkdir(parents=True)
-        write_parquet(tmp_path / name / "part-0.parquet", [number], [number])
+        write_parquet(tmp_path / name / f"{file}.parquet", [number], [number])
     assert len(open_source(f"parquet:{tmp_path}")) == 2

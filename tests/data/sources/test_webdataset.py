@@ -40,12 +40,9 @@ def shard(path: Path, first: int, count: int = 3, label: str | None = "cls") -> 
     for number in range(first, first + count):
         picture = saved(Image.new("RGB", (10, 6), (40 * (number % 5), 20, 200)), "PNG")
         members |= {f"part/{number:04d}.png": picture, f"part/{number:04d}.txt": b"a caption"}
-        if label == "cls":
-            members[f"part/{number:04d}.cls"] = str(number % 5).encode()
-        elif label == "json":
-            members[f"part/{number:04d}.json"] = json.dumps(
-                {"label": number % 5, "url": "x"}
-            ).encode()
+        if label is not None:
+            labels = {"cls": number % 5, "json": {"label": number % 5, "url": "x"}}
+            members[f"part/{number:04d}.{label}"] = json.dumps(labels[label]).encode()
     pack(path, members)
 
 
@@ -84,32 +81,75 @@ def test_unlabelled_webdataset(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "splits"),
     [
-        ("00000.tar 00001.tar", {"train": 2}),
-        ("train_0.tar train_1.tar test_0.tar", {"train": 2, "test": 1}),
-        ("train/0000.tar train/0001.tar test/0000.tar", {"train": 2, "test": 1}),
-        ("train/data.tar test/data.tar", {"train": 1, "test": 1}),
-        ("in1k-train-0.tar in1k-train-1.tar in1k-validation-0.tar", {"train": 2, "test": 1}),
-        ("cifar_train.tar cifar_test.tar cifar_val.tar", {"train": 1, "test": 1, "val": 1}),
-        ("a/partial-train/0.tar a/partial-test/0.tar", {"train": 1, "test": 1}),
-        ("train/a/0.tar train/b/1.tar val/a/0.tar", {"train": 2, "test": 1}),
-        ("x.tar y.train.tar", {"train": 1, "x": 1}),
-        ("test-of-train-0.tar test-of-val-0.tar", {"test-train": 1, "test-val": 1}),
-        ("my-test-sets/a-0.tar my-test-sets/a-1.tar", {"train": 2}),
-        ("test/0.tar test/1.tar", {"test": 2}),
-        ("cats-0.tar cats-1.tar", {"train": 2}),
-        ("latest_0.tar trains_0.tar", {"latest": 1, "trains": 1}),
-        ("train0.tar train1.tar VAL0.tar", {"train": 2, "test": 1}),
-        ("0-train.tar 1-train.tar 0-test.tar", {"train": 2, "test": 1}),
-        ("train-0.tar train_mini-0.tar val-0.tar", {"train": 1, "train-mini": 1, "test": 1}),
-        ("a1-train-0.tar a1-train-1.tar b-train.tar", {"a1-train": 2, "b-train": 1}),
-        ("train_images.tar test_images.tar", {"train": 1, "test": 1}),
-        ("train-0-of-2-ab12.tar train-1-of-2-cd34.tar", {"train": 2}),
+        ("00000.tar 00001.tar", "2 train"),
+        ("train_0.tar train_1.tar test_0.tar", "2 train, 1 test"),
+        ("train/0000.tar train/0001.tar test/0000.tar", "2 train, 1 test"),
+        ("train/data.tar test/data.tar", "1 train, 1 test"),
+        ("in1k-train-0.tar in1k-train-1.tar in1k-validation-0.tar", "2 train, 1 test"),
+        ("cifar_train.tar cifar_test.tar cifar_val.tar", "1 train, 1 test, 1 val"),
+        ("a/partial-train/0.tar a/partial-test/0.tar", "1 train, 1 test"),
+        ("train/a/0.tar train/b/1.tar val/a/0.tar", "2 train, 1 test"),
+        ("x.tar y.train.tar", "2 train"),
+        ("test-of-train-0.tar test-of-val-0.tar", "1 test-train, 1 test-val"),
+        ("my-test-sets/a-0.tar my-test-sets/a-1.tar", "2 train"),
+        ("test/0.tar test/1.tar", "2 test"),
+        ("cats-0.tar cats-1.tar", "2 train"),
+        ("latest_0.tar trains_0.tar", "1 latest, 1 trains"),
+        ("train0.tar train1.tar VAL0.tar", "2 train, 1 test"),
+        ("0-train.tar 1-train.tar 0-test.tar", "2 train, 1 test"),
+        ("train-0.tar train_mini-0.tar val-0.tar", "1 train, 1 train-mini, 1 test"),
+        ("a1-train-0.tar a1-train-1.tar b-train.tar", "2 a1-train, 1 b-train"),
+        ("train_images.tar test_images.tar", "1 train, 1 test"),
+        ("train-0-of-2-ab12.tar train-1-of-2-cd34.tar", "2 train"),
+        ("train-shard0.tar train-shard1.tar test.tar", "2 train, 1 test"),
+        ("train-rank0-0.tar train-rank1-0.tar val-rank0-0.tar", "2 train, 1 test"),
+        ("train-en.tar train-fr.tar val.tar", "2 train, 1 test"),
+        ("train-a.tar train-1f0a9b.tar train.tar", "3 train"),
+        ("in21k-train-w21-0.tar in21k-train-w22-0.tar in21k-train.tar", "3 train"),
+        ("cifar10_train.tar cifar10_test.tar", "1 train, 1 test"),
+        ("in10-train.tar in100-train.tar", "1 in10-train, 1 in100-train"),
+        ("nyc-train-stations-0.tar nyc-bus-stops-0.tar", "2 train"),
+        ("near-val-thorens-0.tar near-meribel-0.tar", "2 train"),
+        ("train-0.tar extra-0.tar", "2 train"),
+        ("train-0.tar eval-0.tar", "1 train, 1 eval"),
+        ("0000.tar cats-0.tar", "1 numbers, 1 cats"),
+        ("my-test-photos.tar", "1 train"),
+        ("test/photos.tar", "1 train"),
+        ("test.tar", "1 test"),
     ],
 )
-def test_splits_of_shards(names: str, splits: dict[str, int]) -> None:
+def test_splits_of_shards(names: str, splits: str) -> None:
     """A word in the name of a file decides, then one in the names of its folders; numbers are no splits."""
     found = files_by_split(map(Path, names.split()))
-    assert {name: len(files) for name, files in found.items()} == splits
+    assert {f"{len(files)} {name}" for name, files in found.items()} == {*splits.split(", ")}
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        "train-0.tar test-0.tar extra-0.tar",
+        "2020-test-campaign/0.tar 2021-survey/0.tar",
+        "cifar_test-0.tar photos-0.tar",
+        "val-thorens.tar meribel.tar",
+    ],
+)
+def test_shards_of_test_and_no_split(names: str) -> None:
+    """Files that may be test images are not mixed with files of no split."""
+    with one_line("named as the split (test|val), but .* is not named as a split; rename or move"):
+        files_by_split(map(Path, names.split()))
+
+
+def test_webdataset_pattern(tmp_path: Path) -> None:
+    """The files of a pattern are one data set; test shards are still a split."""
+    for number, name in enumerate(("cam1_train", "cam2_train", "cam1_test")):
+        shard(tmp_path / f"{name}.tar", 3 * number)
+    with one_line("no split 'train'; .* such as .*#cam1-train$"):
+        open_source(f"webdataset:{tmp_path}")
+    for pattern in ("cam{1..2}_train", "*"):
+        source = open_source(f"webdataset:{tmp_path}/{pattern}.tar")
+        assert source.split == "train"
+        assert len(source) == 6
+    assert len(open_source(f"webdataset:{tmp_path}/cam1*.tar#test")) == 3
 
 
 @pytest.mark.parametrize("second", ["b.jpg", "b.PNG"])

@@ -200,32 +200,13 @@ def test_view_stream_and_row(fields: dict[str, Any]) -> None:
     numbers = views.draw(Stream(5), slice(0, 600))
     assert all(map(torch.equal, views(images, Stream(5)), whole))
     assert not any(map(torch.equal, views(images, Stream(6)), whole))
-    found = len(numbers.flatten().unique())
-    assert found > 0.99 * numbers.numel()  # no two views share their numbers
+    # no two views share their numbers
+    assert len(numbers.flatten().unique()) > 0.99 * numbers.numel()
     for rows in (slice(255, 257), slice(256, 512), slice(500, 600), slice(0), slice(256, 256)):
         assert torch.equal(views.draw(Stream(5), rows), numbers[:, rows])
     for rows in (slice(0, 16), slice(16, 48), slice(47, 48)):
-        assert torch.equal(views.draw(Stream(5), rows), numbers[:, rows])
         for left, right in zip(views(images[rows], Stream(5), rows), whole, strict=True):
             _agree(views, left, right[rows])
-
-
-@KINDS
-def test_crop_finishing(fields: dict[str, Any]) -> None:
-    """Workers cut crops without colours, and the device finishes its rows."""
-    views = _views(**fields)
-    images = _images(20)
-    stream = Stream(2)
-    off = {f"{name}_probability": 0 for name in ("jitter", "grayscale", "blur")}
-    cut = _views(**fields, **off, randaugment_ops=0)(images, stream)
-    whole = views(images, stream)
-    before = [crop.clone() for crop in cut]
-    for rows in (slice(0, 20), slice(0, 10), slice(10, 20)):
-        for left, right in zip(
-            views.finish([crop[rows] for crop in cut], stream, rows), whole, strict=True
-        ):
-            _agree(views, left, right[rows])
-    assert all(map(torch.equal, cut, before))
 
 
 def test_fixed_magnification_crop() -> None:
@@ -239,8 +220,7 @@ def test_fixed_magnification_crop() -> None:
             boxes, _ = views.boxes(share[0], height, width, group)
             magnification = group.size / boxes.height.double()
             assert torch.equal(boxes.height, boxes.width)
-            assert float(magnification.min()) >= 0.5 * 0.97
-            assert float(magnification.max()) <= 2.0 * 1.05
+            assert 0.48 < float(magnification.min()) < float(magnification.max()) < 2.1
             assert abs(float(magnification.log().mean())) < 0.03  # log-uniform around 1
             assert int((boxes.left + boxes.width).max()) == width
             assert int(boxes.top.min()) == 0
@@ -248,18 +228,18 @@ def test_fixed_magnification_crop() -> None:
     small, _ = views.boxes(numbers[0], 30, 90, views.groups[0])
     assert 24 / 30 <= float((24 / small.height.double()).min()) < 0.82
     whole, _ = views.boxes(numbers[0], 10, 90, views.groups[0])
-    assert bool((whole.height == 10).all())
-    assert bool((whole.width == 10).all())
+    assert {*whole.height.tolist(), *whole.width.tolist()} == {10}
 
 
 @pytest.mark.parametrize(
     ("height", "width", "size", "crop", "mode"),
     [
-        (375, 500, 224, 224 / 256, "bilinear"),
-        (400, 300, 64, 224 / 256, "bilinear"),
-        (100, 1000, 64, 224 / 256, "bilinear"),
-        (20, 30, 64, 224 / 256, "bilinear"),
-        *((100, 140, 64, crop, mode) for crop in (0.95, 1.0) for mode in ("bilinear", "bicubic")),
+        (375, 500, 224, 0.875, "bilinear"),
+        (400, 300, 64, 0.875, "bilinear"),
+        (100, 1000, 64, 0.875, "bilinear"),
+        (20, 30, 64, 0.875, "bilinear"),
+        (100, 140, 64, 0.95, "bicubic"),
+        (100, 140, 64, 1.0, "bilinear"),
     ],
 )
 def test_pil_resizing(height: int, width: int, size: int, crop: float, mode: str) -> None:

@@ -29,7 +29,7 @@ def error_bars(ax: Axes) -> list[ErrorbarContainer]:
 def test_bar_heights_and_whiskers() -> None:
     """Bars are as high as the means, whiskers as long as the deviations."""
     panels = {"20 epochs each": VALUES, "equal time": VALUES}
-    figure = plots.bars(panels, y_label="top-1 (%)")
+    figure = plots.bars(panels, y_label="top-1 (%)", title="", remark="")
     titles = [ax.get_title(loc="left") for ax in figure.axes]
     assert titles == ["20 epochs each", "equal time"]
     for ax in figure.axes:
@@ -52,7 +52,7 @@ def test_curve_means() -> None:
     """Curves show means over their x."""
     curve = {1: [10.0, 12.0], 2: [20.0, 22.0], 4: [30.0, 33.0]}
     panels = {"labelled images, k": {"MoCo-v2": curve}}
-    figure = plots.curves(panels, y_label="mAP (%)", doubling=True)
+    figure = plots.curves(panels, y_label="mAP (%)", title="", remark="", doubling=True)
     (ax,) = figure.axes
     (drawn,) = error_bars(ax)
     points = drawn.lines[0].get_xydata()
@@ -72,10 +72,7 @@ def test_figure_files(
 ) -> None:
     """Figures are PNG or SVG with text, and equal ones are equal files."""
     for name in ("a.png", "b.png", "a.svg", "b.svg"):
-        figure = plots.bars(
-            {"": {"Std": [50.0, 51.0]}},
-            y_label="top-1 (%)",
-        )
+        figure = plots.bars({"": {"Std": [50.0, 51.0]}}, y_label="top-1 (%)", title="", remark="")
         save(figure, tmp_path / name)
     for suffix in ("png", "svg"):
         found = (tmp_path / f"a.{suffix}").read_bytes()

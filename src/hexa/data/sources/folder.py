@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,13 +16,9 @@ import numpy as np
 from hexa.config import UserError, some
 from hexa.data.sources import decode as decoding
 from hexa.data.sources.source import Labels, Source
-from hexa.data.sources.splits import SPLIT_NAMES, by_split
+from hexa.data.sources.splits import SPLIT_NAMES, by_split, split_of
 from hexa.runtime import paths
 
-#: A word for a split in the name of a folder.
-_SPLIT = re.compile(
-    rf"(?<![a-z])({'|'.join((*SPLIT_NAMES, 'dev', 'eval'))})(set)?(?![a-z])", re.IGNORECASE
-)
 #: Most images that are left out because they are next to folders of splits or classes; more are not there by mistake.
 _MOST_STRAY = 10
 
@@ -88,16 +83,21 @@ class FolderSource(Source):
 
 
 def _splits(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
-    """Return {split: folder}, from the folder or from its only sub-folder with images; all images are `train` if neither has splits."""
-    names = _folders(root)
-    used = (name for name in names if any(_image_files(root / name, Counter(), inside)))
-    tops = list(itertools.islice(used, 2))
-    if len(tops) == 1 and tops[0].lower() not in SPLIT_NAMES:
-        top = root / tops[0]
-        inner = _split_folders(top, _folders(top), inside, spec)
-        if len(inner) > 1:
-            return inner
-    return _split_folders(root, names, inside, spec) or {"train": root}
+    """Return {split: folder}, from the folder, or from the only folder with images in it, and so on; {"train": root} without splits."""
+    tops = [root]
+    seen: set[str] = set()
+    while len(tops) == 1:
+        top = tops[0]
+        found = _split_folders(top, inside, spec)
+        if len(found) > 1 or (found and top == root):
+            return found
+        place = os.path.realpath(top)
+        if place in seen:  # a link to a folder above
+            break
+        seen.add(place)
+        used = (top / name for name in _folders(top) if _has_images(top / name, inside))
+        tops = list(itertools.islice(used, 2))
+    return {"train": root}
 
 
 def _next_to_splits(
@@ -112,7 +112,8 @@ def _next_to_splits(
         return []
     top = next(iter(folders.values())).parent
     found: list[str] = []
-    for folder in {str(root): root, str(top): top}.values():
+    wrapping = [folder for folder in (top, *top.parents) if folder.is_relative_to(root)]
+    for folder in reversed(wrapping):
         # the images of the folder itself come first
         images = _image_files(folder, Counter(), inside)
         loose = itertools.takewhile(lambda path: "/" not in path, images)
@@ -128,37 +129,35 @@ def _next_to_splits(
     return found
 
 
-def _split_folders(
-    root: Path, names: list[str], inside: paths.Inside, spec: str
-) -> dict[str, Path]:
+def _split_folders(root: Path, inside: paths.Inside, spec: str) -> dict[str, Path]:
     """Return {split: folder} if all sub-folders with images have names of splits; otherwise an empty mapping.
 
-    names: all sub-folders. Raises UserError for names of splits next to others, and for folders such as `training_set` that
-    hold further folders.
+    Raises UserError if a folder with train in its name is next to a folder with another split in its name.
     """
+    names = _folders(root)
     splits = [name for name in names if name.lower() in SPLIT_NAMES]
     others = [name for name in names if name not in splits]
     if splits:
-        others = [name for name in others if any(_image_files(root / name, Counter(), inside))]
+        others = [name for name in others if _has_images(root / name, inside)]
     if splits and not others:
         return {split: root / name for split, name in by_split(splits).items()}
-    if len(splits) > 1:
-        raise UserError(
-            f"data '{spec}': {root} has folders named as splits ({some(splits)}) and others "
-            f"({some(others)}); move the others, or give one folder, such as {root / splits[0]}"
+    alike = [name for name in names if split_of(name)[0] and _has_images(root / name, inside)]
+    train = [name for name in alike if "train" in split_of(name)[0].lower()]
+    if not train or train == alike:
+        return {}
+    unusual = [name for name in alike if name not in splits]
+    what = f"named as splits ({some(splits)}) and others ({some(others)}); move the others"
+    if unusual:
+        what = (
+            f"that look like splits ({some(alike)}); rename {some(unusual)} to train, test or val"
         )
-    alike = [name for name in names if _SPLIT.search(name) and _is_nested(root / name, inside)]
-    if len(alike) > 1:
-        raise UserError(
-            f"data '{spec}': {root} has folders that look like splits ({some(alike)}); name them "
-            f"train and test, or give one folder, such as {root / alike[0]}"
-        )
-    return {}
+    raise UserError(
+        f"data '{spec}': {root} has folders {what}, or give one folder, such as {root / train[0]}"
+    )
 
 
-def _is_nested(folder: Path, inside: paths.Inside) -> bool:
-    """True if a sub-folder has images."""
-    return any(any(_image_files(folder / name, Counter(), inside)) for name in _folders(folder))
+def _has_images(folder: Path, inside: paths.Inside) -> bool:
+    return any(_image_files(folder, Counter(), inside))
 
 
 def _folders(root: Path) -> list[str]:

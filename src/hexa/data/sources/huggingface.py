@@ -159,14 +159,16 @@ def _check_card(path: Path, spec: str) -> None:
         file = path / name
         if not file.is_file():
             continue
-        text = parsing.read_text(file, _MOST_CARD)
-        if file.suffix == ".md":
-            block = REGEX_YAML_BLOCK.search(text)
-            text = "" if block is None else block[2]
         try:
-            card = parsing.from_yaml(text) or {}
+            text = parsing.read_text(file, _MOST_CARD)
+            if file.suffix == ".md":
+                block = REGEX_YAML_BLOCK.search(text)
+                text = "" if block is None else block[2]
+            card = parsing.from_yaml(text, parsing.PlainLoader) or {}
         except UserError as error:
-            raise UserError(f"data '{spec}': {name}: {error}") from None
+            problem = str(error).removeprefix(f"{file}: ")
+            remedy = f"correct it, or use folder:{path}"
+            raise UserError(f"data '{spec}': {file}: {problem}; {remedy}") from None
         configs = [config for config in card.get("configs") or () if isinstance(config, dict)]
         for named in _texts([[one.get("data_files"), one.get("data_dir")] for one in configs]):
             is_address = urlparse(named).scheme or "::" in named

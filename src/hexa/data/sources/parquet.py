@@ -193,7 +193,7 @@ def _files(root: Path, spec: str) -> dict[str, list[Path]]:
     splits = files_by_split(files)
     for split, of_split in splits.items():
         # files without a split in their names may be partitions, such as year=2026/part-0.parquet
-        named = (file for file in of_split if split_of(file.name)[0])
+        named = (file for file in of_split if split_of(file.stem)[0])
         folders = {named_parts(file.parent.parts): file.parent for file in named}
         if len(folders) > 1:
             raise UserError(

@@ -19,22 +19,27 @@ _SPLITS = {
 SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names}
 
 _SEPARATOR = re.compile("[-._]")
-_WORD = re.compile(rf"(?<![a-z])({'|'.join(SPLIT_NAMES)})(?![a-z])", re.IGNORECASE)
+#: A word for a split in a name. Words that are not in SPLIT_NAMES are splits of their own.
+_WORD = re.compile(
+    rf"(?<![a-z])({'|'.join(SPLIT_NAMES)}|trainval|dev|eval)(set)?(?![a-z])", re.IGNORECASE
+)
+#: The number of a shard, or a hash: 00001, shard0, 1f0a9b.
+_NUMBER = re.compile(r"[^a-z]*|.*\d\W*|[\da-f]+", re.IGNORECASE)
 
 
 def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
-    """Return `split` (default: train, test, or the only split). Raises UserError for an unknown split and without a default."""
+    """Return `split` (default: train, or the only split). Raises UserError for an unknown split."""
     known = list(splits)
     if not known:
         raise UserError(f"data '{spec}': the source has no splits")
-    if split is not None and split not in known:
-        raise UserError(f"data '{spec}': no split '{split}'; its splits: {some(known)}")
-    if split is None and len(known) > 1 and known[0] not in ("train", "test"):
+    chosen = split or (known[0] if len(known) == 1 else "train")
+    if chosen not in known:
+        example = next((name for name in known if "train" in name), known[0])
         raise UserError(
-            f"data '{spec}': no split 'train'; choose one of its splits ({some(known)}), such as "
-            f"{spec}#{known[0]}"
+            f"data '{spec}': no split '{chosen}'; choose one of its splits ({some(known)}), such "
+            f"as {spec}#{example}"
         )
-    return split or known[0]
+    return chosen
 
 
 def by_split(names: Iterable[str]) -> dict[str, str]:
@@ -52,55 +57,87 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
     return {split: names_of[split] for split in order}
 
 
-def files_by_split(files: Iterable[Path]) -> dict[str, list[Path]]:
+def files_by_split(files: Iterable[Path], is_pattern: bool = False) -> dict[str, list[Path]]:
     """Group files by the split that their names contain as a word: imagenet-train-00000-of-00002.parquet is `train`.
 
-    If a name has no such word, the folders of the file, below the folder of all files, may have one. Otherwise the
-    beginning of the name is the split, or `train` if all names begin alike. If a split would have files of several data
-    sets, such as train-0.tar and train_mini-0.tar, each data set has splits of its own. Raises UserError like `by_split`.
+    If a name has no such word, the folders of the file, below the folder of all files, may have one. If only some files
+    have a split, all files are `train`. If none has a split, the beginning of the name is the split, or `train` if all
+    names begin alike. A single file is `train`, unless its name begins with a split. If a split would have files of
+    several data sets, such as train-0.tar and train_mini-0.tar, each data set has splits of its own.
+
+    is_pattern: a user chose the files, so that they are one data set. Raises UserError like `by_split`, and if some files
+    have no split and the name of another one begins or ends with a split such as test, numbers aside.
     """
     given = list(files)
+    if len(given) == 1 and not _WORD.match(given[0].name):
+        return {"train": given}
     common = Path(os.path.commonpath([file.parent for file in given]))
     found = [_split_of_file(file, common) for file in given]
-    are_mixed = len({*found}) > len({split for split, _ in found})
+    names = [split for split, _, _ in found]
+    if "" in names:
+        other = given[names.index("")]
+        for file, (split, before, after) in zip(given, found, strict=True):
+            is_inside = before and after
+            if split and "train" not in split.lower() and not is_inside:
+                raise UserError(
+                    f"{file} is named as the split {split}, but {other} is not named as a split; "
+                    "rename or move one of them"
+                )
+        if any(names) or is_pattern:
+            return {"train": given}
+        names = [_beginning(file) for file in given]
+    elif not is_pattern:
+        data_sets = _data_sets(found)
+        if len({*data_sets}) > len({*names}):
+            names = data_sets
     groups: dict[str, list[Path]] = {}
-    for file, (split, of_data_set) in zip(given, found, strict=True):
-        groups.setdefault(of_data_set if are_mixed else split, []).append(file)
+    for file, name in zip(given, names, strict=True):
+        groups.setdefault(name, []).append(file)
     if len(groups) == 1 and not SPLIT_NAMES.keys() & {name.lower() for name in groups}:
         return {"train": given}
     return {split: groups[name] for split, name in by_split(groups).items()}
 
 
 def named_parts(parts: Iterable[str]) -> tuple[str, ...]:
-    """Return the parts of a name or path that have letters; numbers are parts of one data set."""
-    return tuple(part for part in parts if any(map(str.isalpha, part)))
+    """Return the parts of a name or path that have letters; numbers, and partitions such as year=2026, are parts of one data set."""
+    return tuple(part for part in parts if any(map(str.isalpha, part)) and "=" not in part)
 
 
-def _split_of_file(file: Path, common: Path) -> tuple[str, str]:
-    """Return the split of a file, and the split with the name of its data set. common: folder of all files."""
-    split, of_data_set = split_of(file.name)
-    if split:
-        return split, of_data_set
+def _split_of_file(file: Path, common: Path) -> tuple[str, str, str]:
+    """Return `split_of` a file; the split alone if its folders have it. common: folder of all files."""
+    found = split_of(file.stem)
+    if found[0]:
+        return found
     folders = file.parent.relative_to(common).parts
     split = next(filter(None, (split_of(name)[0] for name in reversed(folders))), "")
     if not split and common.name.lower() in SPLIT_NAMES:
         split = common.name
-    # the beginning of the name, without a number
-    beginning = re.sub(r"(^|_)\d+$", "", re.split("[.-]", file.name)[0])
-    split = split or beginning or "train"
-    return split, split
+    return split, "", ""
 
 
-def split_of(name: str) -> tuple[str, str]:
-    """Return the split in a file name, and the split with the words around it; two empty texts without a split.
+def _beginning(file: Path) -> str:
+    """Return the beginning of a file's name, without a number; "numbers" if it is one."""
+    return re.sub(r"(^|_)\d+$", "", re.split("[.-]", file.name)[0]) or "numbers"
+
+
+def _data_sets(found: list[tuple[str, str, str]]) -> list[str]:
+    """Return each split with the words around it. The word after it counts if other files of this split have none."""
+    plain = {(split, before) for split, before, after in found if not after}
+    return [
+        "-".join(filter(None, (before, split, after if (split, before) in plain else "")))
+        for split, before, after in found
+    ]
+
+
+def split_of(name: str) -> tuple[str, str, str]:
+    """Return the split in the stem of a name, and the words before and after it without numbers; empty texts without a split.
 
     If a name has several splits, they are joined by "-".
     """
-    stem = os.path.splitext(name)[0]
-    found = _WORD.search(stem)
+    found = _WORD.search(name)
     if found is None:
-        return "", ""
-    split = "-".join(dict.fromkeys(_WORD.findall(stem)))
-    before = _SEPARATOR.split(stem[: found.start()])
-    after = [part for part in _SEPARATOR.split(stem[found.end() :]) if part]
-    return split, "-".join(named_parts([*before, split, *after[:1]]))
+        return "", "", ""
+    split = "-".join(dict.fromkeys(word.group() for word in _WORD.finditer(name)))
+    before = named_parts(_SEPARATOR.split(name[: found.start()]))
+    after = next(filter(None, _SEPARATOR.split(name[found.end() :])), "")
+    return split, "-".join(before), "" if _NUMBER.fullmatch(after) else after

@@ -52,7 +52,7 @@ class WebDatasetSource(Source):
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         shards = _shards(argument, spec)
         Inside(spec, _root(argument)).check(map(str, shards), "the folder")
-        groups = files_by_split(shards)
+        groups = files_by_split(shards, is_pattern=not location(argument).is_dir())
         if len(groups) == 1:
             groups = {"train": shards}
         self._read_from = self._open_split(spec, split, groups)
