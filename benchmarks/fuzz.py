@@ -35,8 +35,6 @@ import pyarrow.parquet as pq
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for tests/
 
-from hexa.data.sources.voc_boxes import read as read_boxes
-from tests.data.sources.test_voc_boxes import ANNOTATION
 
 from benchmarks.stops import stops
 from hexa import recipes
@@ -56,8 +54,10 @@ from hexa.runtime.packages import commit
 from hexa.runtime.parsing import from_option
 from hexa.weights import preparation
 from hexa.weights.pretrained import random_backbone
+from hexa_paper.detection.boxes import read as read_boxes
 from tests.data.image_files import PNG_KINDS, png, png_values
 from tests.data.sources.test_webdataset import pack
+from tests.paper.detection.test_boxes import ANNOTATION
 from tests.torture import test_command_line, test_run_folders
 from tests.torture.harness import Tally, forked, outcome
 from tests.torture.test_images import FILES, complaints

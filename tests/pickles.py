@@ -17,6 +17,24 @@ class Calls:
         return self.call
 
 
+class Reduces:
+    """Pickles to a call, then a state, items of a list and items of a mapping."""
+
+    def __init__(self, *parts: Any) -> None:
+        self.parts = parts
+
+    def __reduce__(self) -> Any:
+        return self.parts
+
+
+def pairs(levels: int) -> Any:
+    """Return a tuple of tuples; to hash or to print it takes 2^levels steps."""
+    found: Any = (1, 1)
+    for _ in range(levels):
+        found = (found, found)
+    return found
+
+
 def itself(key: str, value: Any) -> Any:
     found: dict[str, Any] = {"x": value}
     found[key] = found

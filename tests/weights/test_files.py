@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.runtime import checkpoints
+from hexa.weights import files
 from hexa.weights.metadata import content_hash
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
 from tests.torture.harness import forked
@@ -96,6 +97,9 @@ def test_expanded_tensor(tmp_path: Path) -> None:
     torch.save({"conv1.weight": torch.zeros(1).expand(64, 3, 7, 7)}, path)
     with pytest.raises(UserError, match=r"conv1\.weight has fewer values than its shape"):
         load_backbone(path)
+    mask = torch.zeros(1).expand(20, 20)
+    torch.save({"w": torch.ones(20), "mask": mask}, path)
+    assert files.read(path).state["mask"].equal(mask)
 
 
 def test_foreign_pickles(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

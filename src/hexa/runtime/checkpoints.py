@@ -95,7 +95,6 @@ def load(path: Path, compare: bool = True) -> State:
     BadCheckpoint with the reason.
 
     A sharded entry of the method is the list of its parts, in rank order.
-    mapped: read tensors from the disk when they are used.
     compare: verify the checksums, which reads all tensors.
     """
     content = _read(path, compare)
@@ -187,8 +186,7 @@ def newest_good(
     folder: Path,
     warn: Callable[[str], None],
 ) -> tuple[Path, State] | None:
-    """Return the newest intact checkpoint, or None; damaged ones are skipped with a warning.
-    mapped: as for `load`."""
+    """Return the newest intact checkpoint, or None; damaged ones are skipped with a warning."""
     for path in reversed(checkpoints(folder)):
         try:
             return path, load(path)

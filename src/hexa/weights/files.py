@@ -100,7 +100,7 @@ def read(path: Path, within: Path | None = None) -> Weights:
     state, containers = _flat(data)
     if not state:
         raise Unreadable(f"{path}: has no named tensors; give a checkpoint with a state_dict")
-    return _checked(Weights(str(path), state, containers, metadata))
+    return _checked(Weights(str(path), state, containers, metadata), path.stat().st_size)
 
 
 def read_all(paths: Sequence[Path], where: str) -> Weights:
@@ -151,6 +151,7 @@ def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     state: dict[str, Tensor] = {}
     containers: list[str] = []
     seen: set[int] = set()
+    tensors: dict[int, Any] = {}  # an array may have many names
     waiting = [("", data)] if isinstance(data, Mapping) else []
     for path, mapping in waiting:  # grows in the loop
         if id(mapping) in seen or len(path) > _LONGEST:
@@ -160,7 +161,9 @@ def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
         for name, value in mapping.items():
             if not isinstance(name, str) or (path == "" and _NOT_WEIGHTS.fullmatch(name)):
                 continue
-            value = _tensor(value)
+            if id(value) not in tensors:
+                tensors[id(value)] = _tensor(value)
+            value = tensors[id(value)]
             if isinstance(value, Tensor):
                 state[path + name] = value
             elif isinstance(value, Mapping):
@@ -168,8 +171,12 @@ def _flat(data: Any) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     return state, tuple(containers)
 
 
-def _checked(weights: Weights) -> Weights:
-    """Raise Unreadable unless all tensors are plain and have printable names."""
+def _checked(weights: Weights, size: int) -> Weights:
+    """Raise Unreadable unless all tensors are plain and have printable names, and those of repeated
+    values are not larger than the file.
+
+    size: of the file in bytes.
+    """
     for name, value in weights.state.items():
         if not name.isprintable() or len(name) > _LONGEST:
             raise Unreadable(f"{weights.where}: a tensor has an invalid name: {name[:60]!r}")
@@ -177,6 +184,8 @@ def _checked(weights: Weights) -> Weights:
         if not is_stored or value.is_nested or value.is_quantized or value.is_complex():
             raise Unreadable(f"{weights.where}: {name} is not a plain tensor of real numbers")
         if value.nbytes > value.untyped_storage().nbytes():  # one value can stand for a billion
+            size -= value.nbytes
+        if size < 0:
             raise Unreadable(
                 f"{weights.where}: {name} has fewer values than its shape; save it with .contiguous()"
             )
@@ -186,35 +195,42 @@ def _checked(weights: Weights) -> Weights:
 # -- pickles of arrays, such as Detectron2's, without running anything that they name ---------------------------------
 
 #: Functions that numpy's own pickles call; the module depends on numpy's version.
-_FROM_BUFFER = np.empty(1).__reduce_ex__(5)[0]
+_FROM_BUFFER: Any = np.empty(1).__reduce_ex__(5)[0]
 _SCALAR = np.float64(0).__reduce__()[0]
 
 
 def _empty(*arguments: Any) -> np.ndarray[Any, Any]:
     """numpy's pickles begin with an empty array; the class itself could be asked for any amount of memory."""
-    return np.empty(0, np.uint8)
+    return np.empty(0, "S1")  # not a tensor, unless `load_build` changes its type
 
 
-def _dtype(name: str, *_: Any) -> np.dtype[Any]:
-    """Return the type of numbers that numpy's pickles name; others are refused, since one element
+def _dtype(name: str, *_: Any) -> np.dtype[Any] | None:
+    """Return the type of numbers that numpy's pickles name; None for others, since one element
     of them may have any size."""
-    if not re.fullmatch(r"[fiub][1248]", name):
-        raise pickle.UnpicklingError(f"it names numpy.dtype {name}")
-    return np.dtype(name, copy=True)  # `load_build` changes it
+    is_number = re.fullmatch(r"[fiub][1248]", name)
+    return np.dtype(name, copy=True) if is_number else None  # `load_build` changes it
+
+
+def _from_buffer(buffer: Any, dtype: np.dtype[Any] | None, *rest: Any) -> np.ndarray[Any, Any]:
+    return _empty() if dtype is None else _FROM_BUFFER(buffer, dtype, *rest)
 
 
 _NUMPY = {
     "_reconstruct": _empty,
     "ndarray": _empty,
-    "_frombuffer": _FROM_BUFFER,
+    "_frombuffer": _from_buffer,
     "scalar": _SCALAR,
     "dtype": _dtype,
 }
-_OTHERS = {("_codecs", "encode"): pickles.latin1, ("collections", "OrderedDict"): OrderedDict}
+_OTHERS = {
+    ("_codecs", "encode"): pickles.latin1,
+    ("collections", "OrderedDict"): lambda: OrderedDict(),
+}
 
 
 class _Arrays(pickles.Unpickler):
-    """Reads arrays, numbers, text, lists and dictionaries, and refuses everything else."""
+    """Reads arrays of numbers, numbers, text, lists and dictionaries, leaves other arrays empty, and
+    refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:
         found = _NUMPY.get(name) if module.split(".")[0] == "numpy" else _OTHERS.get((module, name))
@@ -223,9 +239,17 @@ class _Arrays(pickles.Unpickler):
         return found
 
     def load_build(self) -> None:
-        if isinstance(self.stack[-2], np.dtype):
-            order = self.stack[-1][1]  # the rest could give its elements another size
+        value, state = self.stack[-2:]
+        if isinstance(value, np.dtype):
+            order = state[1]  # the rest could give its elements another size
             self.stack[-1] = (3, order, None, None, None, -1, -1, 0)
+        elif isinstance(value, OrderedDict):
+            self.check_attributes(state)
+        elif value is not None and not isinstance(value, np.ndarray):
+            raise pickle.UnpicklingError("it changes a function")
+        elif value is None or state[2] is None:  # not of numbers
+            self.stack.pop()
+            return
         super().load_build()
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {**pickles.Unpickler.dispatch}
