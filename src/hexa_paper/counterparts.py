@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hexa.config import is_number
 from hexa.reporting import scores
-from hexa.reporting.runs import Run, is_number
+from hexa.reporting.runs import Run
 from hexa.reporting.tables import NOTHING, Table, format_number, text
 from hexa_paper import published
 

@@ -146,16 +146,17 @@ def _choose(
     shares = []
     within = True
     for half in halves:
-
-        def cost(share: float, half: Rows = half) -> float:
-            """Loss of clean accuracy in points at an interpolation share, on one half of the labels."""
-            return lost_by(before, side(share), half)
-
+        cost = functools.partial(_lost, before, side, half)
         shares.append(at_price(price, cost))
         within = within and cost(shares[-1]) <= price
     share = mean_share(shares, halves)
     values = crossed([side(one) for one in shares], halves)
     return replace(side(share), values=values), shares, share, within
+
+
+def _lost(before: Side, side: Callable[[float], Side], half: Rows, share: float) -> float:
+    """Return the loss of clean accuracy in points at an interpolation share, on one half of the labels."""
+    return lost_by(before, side(share), half)
 
 
 def _notes(

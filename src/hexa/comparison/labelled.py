@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -276,6 +275,8 @@ def shown_by(
 ) -> str:
     """Return a sentence on the true difference that the scored images, at most `most` of them, show in four of five
     comparisons."""
+    from scipy.special import stdtrit  # a quarter of a second, which other commands do without
+
     rows = judge.judged
     if most is not None and most < len(rows):
         rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
@@ -290,16 +291,9 @@ def shown_by(
     if _effective(sizes) < _FEWEST_EFFECTIVE:
         return f"{given} no difference can be shown, because most of them are in few groups"
     independent = images / (1 + _ALIKE * (float((sizes**2).sum() / sizes.sum()) - 1))
-    if sizes.max() == 1:
-        width = WIDTH
-        normal = statistics.NormalDist()
-        reach = normal.inv_cdf(1 - 0.025 / comparisons) + normal.inv_cdf(_POWER)
-    else:
-        from scipy.special import stdtrit  # a quarter of a second, which other plans do without
-
-        width = GROUPED_WIDTH
-        freedom = _effective(sizes) - 1
-        reach = student(freedom, comparisons) + float(stdtrit(freedom, _POWER))
+    width = WIDTH if sizes.max() == 1 else GROUPED_WIDTH
+    freedom = _effective(sizes) - 1
+    reach = student(freedom, comparisons) + float(stdtrit(freedom, _POWER))
     points = reach * width * _DEVIATION / math.sqrt(independent)
     return f"{given} a difference of about {points:.0f} points can be shown"
 

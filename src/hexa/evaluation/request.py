@@ -50,8 +50,7 @@ class ExtractionOptions(ImageOptions):
     max_image_pixels: int | None = pydantic.Field(default=None, gt=0)
     """N: refuse images of more pixels as unreadable (default: 89,478,485)"""
     images: int | None = pydantic.Field(default=None, gt=0)
-    """N: use N images of --data, drawn evenly from the classes if there are labels (default: all). To evaluate, learn
-    from them and score all test images; for robust: attack N test images instead"""
+    """N: use N images, drawn evenly from the classes if there are labels (default: all)"""
     seed: int = pydantic.Field(default=0, ge=0, lt=2**32)  # scikit-learn takes no more
     """N: draw images and labels by this seed (default: 0)"""
 
@@ -65,6 +64,9 @@ class EvaluationRequest(ExtractionOptions):
     """SOURCE: score these images (default: the split test of --data)"""
     holdout: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """SHARE: score this share of the training images instead"""
+    images: int | None = pydantic.Field(default=None, gt=0)
+    """N: learn from N training images, drawn evenly from the classes; all test images are scored (default: all).
+    For robust: attack N test images instead"""
     out: Path | None = None
     """FILE: also write the result to this .json file; a run has it in results.json too"""
     extraction_batch: int = pydantic.Field(default=256, gt=0)

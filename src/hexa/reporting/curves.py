@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from hexa.config import is_number
 from hexa.reporting.rendering import data_uri
-from hexa.reporting.runs import MOST_QUANTITIES, Run, is_number
+from hexa.reporting.runs import MOST_QUANTITIES, Run
 from hexa.reporting.style import COLOURS, MUTED, drawing, picture
 from hexa.reporting.tables import format_number, told_apart
 from hexa.runtime.parsing import read_resource

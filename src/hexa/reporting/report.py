@@ -6,10 +6,10 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from hexa.config import UserError, reason, whole_characters
-from hexa.reporting import comparison, curves, references, scores
+from hexa.config import UserError, is_number, reason, whole_characters
+from hexa.reporting import comparison, curves, references, scores, verdicts
 from hexa.reporting.rendering import data_uri, rendered
-from hexa.reporting.runs import Run, flatten, is_number, read_run
+from hexa.reporting.runs import Run, flatten, read_run
 from hexa.reporting.tables import format_duration, format_passes, text
 from hexa.runtime import parsing
 from hexa.runtime.files import write_text
@@ -47,7 +47,7 @@ def render(runs: Sequence[Run]) -> str:
         evaluation=scores.evaluations(runs, names),
         scores=scores,
         seeds=scores.over_seeds(runs, names),
-        verdicts=scores.verdicts(runs, names),
+        verdicts=verdicts.verdicts(runs, names),
         differences=comparison.differences(runs, names),
         published=references.tables(runs, names),
         duration=format_duration,

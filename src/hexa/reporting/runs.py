@@ -11,7 +11,7 @@ from typing import Any
 
 import pydantic
 
-from hexa.config import UserError, is_number as is_number, reason, some
+from hexa.config import UserError, is_number, reason, some
 from hexa.reporting.tables import Table, counted
 from hexa.runtime import parsing
 
