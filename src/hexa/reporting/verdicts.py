@@ -133,7 +133,7 @@ def _difference(
     found = f"is not shown to differ from {names[0]}"
     if abs(gain) > half:
         found = f"is {'better' if gain > 0 else 'worse'} than {names[0]}"
-    points = f"{gain:+.1f} ± {half:.1f} points".replace("-", "−")
+    points = f"{round(gain, 1) + 0:+.1f} ± {half:.1f} points".replace("-", "−")
     what = "top-1 accuracy"
     if metric != "top1":
         what = f"accuracy under attack of ε = {metric.removeprefix('robust@')}"
