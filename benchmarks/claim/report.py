@@ -178,18 +178,18 @@ def others(rows: Sequence[Row], there: Sequence[str]) -> Iterator[str]:
     for name in there:
         outcome, own = plan.STEPS[name].outcome, plan.rates(rows, name)
         for arm, rate in own.items():
-            scores = [
-                row["scores"][outcome]
-                for row in rows
-                if (row["step"], row["arm"], row["rate"]) == (name, arm, rate) and row.get("scores")
-            ]
+            scores: dict[int, float] = {}  # of a seed made twice, the older row
+            for row in rows:
+                same = (row["step"], row["arm"], row["rate"]) == (name, arm, rate)
+                if same and row.get("scores"):
+                    scores.setdefault(row["seed"], row["scores"][outcome])
             if not scores:
                 continue
             against = (plan.PLAIN, own[plan.PLAIN])
             values = plan.differences(rows, name, (arm, rate), against, outcome)
             gain = Contrast(tuple(values.values())) if values and arm != plan.PLAIN else None
             cell = _points(gain, gain.interval()) if gain else ""
-            mean = f"{math.fsum(scores) / len(scores):.1f}"
+            mean = f"{math.fsum(scores.values()) / len(scores):.1f}"
             title = TITLES[name] if arm == plan.PLAIN else ""
             yield f"| {title} | {arm} | {rate:g} | {mean} | {len(scores)} | {cell} |"
 

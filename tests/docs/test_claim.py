@@ -247,6 +247,15 @@ def test_page_and_plot_rebuild(tmp_path: Path) -> None:
         assert f" Against the plain method: {said}, " in (tmp_path / report.PAGE).read_text()
 
 
+def test_seed_on_two_machines() -> None:
+    """A seed that two kinds of machine made counts once, by its older row."""
+    rows = carried_out()
+    for row in [row for row in rows if row["step"] == "small" and row["seed"] == 1]:
+        rows.append(row | {"kind": ELSEWHERE, "time": "9999", "scores": {"knn": 90.0}})
+    cells = list(report.others(rows, ["small"]))[2].split(" | ")
+    assert cells[3:5] == ["50.0", "5"]
+
+
 def test_published_page(tmp_path: Path) -> None:
     """The page of the documentation is what the stored rows give, and its plot is there."""
     report.write(run.stored(FOLDER / "rows"), tmp_path)
