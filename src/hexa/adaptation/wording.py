@@ -98,9 +98,11 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     kept = ", independent unless --groups is given"
     if groups is not None:
         kept = f" in {count_groups(groups)}"
-    can = shown_by(Judge(labels_of(labelled), groups=groups), compared)
+    classes = labels_of(labelled)
+    can = shown_by(Judge(classes, groups=groups), compared)
     if compared < len(labelled):
         can = f"{compared:,} of them are evaluated, to fit the time; {can}"
     if labelled is source:
-        return f"labels: those of the training images{kept}; {can}"
+        several = f"{len({*classes.tolist()})} classes"
+        return f"labels: those of the training images ({several}){kept}; {can}"
     return f"labels: {labelled!r}{kept}; {can}"
