@@ -265,7 +265,7 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     )
     groups = list[set[frozenset[str]]]()
     for found in map(compare, (request, told)):
-        assert any("(3 groups)" in note for note in found.notes)
+        assert any("are in 3 groups" in note for note in found.notes)
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]

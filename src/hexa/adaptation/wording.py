@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
-from hexa.comparison.labelled import Judge, count_groups, labels_of, shown_by
+from hexa.comparison.labelled import Judge, labels_of, shown_by
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import format_duration, format_passes
@@ -94,12 +94,10 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     """Return the line on the labelled images, of which `compared` are evaluated."""
     if labelled is None:
         return "labels: none, so the initial weights will be kept; give --labelled to measure whether training helps"
-    groups = labelled.groups()
-    kept = ", independent unless --groups is given"
-    if groups is not None:
-        kept = f" in {count_groups(groups)}"
     classes = labels_of(labelled)
-    can = shown_by(Judge(classes, groups=groups), compared)
+    judge = Judge(classes, groups=labelled.groups())
+    kept = ", independent unless --groups is given" if judge.groups is None else ""
+    can = shown_by(judge, compared)
     if compared < len(labelled):
         can = f"{compared:,} of them are evaluated, to fit the time; {can}"
     if labelled is source:

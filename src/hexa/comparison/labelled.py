@@ -298,18 +298,14 @@ def shown_by(
     return f"{given} a difference of about {points:.0f} points can be shown"
 
 
-def count_groups(groups: Rows) -> str:
-    """Return the number of groups with two images or more as text, such as "3 groups"."""
-    return counted(int((np.bincount(groups) > 1).sum()), "group")
-
-
 def groups_note(judge: Judge, groups: Rows | None) -> str:
     """Return a note on the use of groups. groups: int64 [N], the given groups, even if they are ignored."""
     if groups is None or np.bincount(groups).max() < 2:
         return "labelled images count as independent; if some belong together, for example by visit or patient, give --groups"
-    used = "are in the same fold"
-    unused = "count as independent, because fewer than two classes span several groups"
-    return f"images of a group ({count_groups(groups)}) {unused if judge.groups is None else used}"
+    if judge.groups is None:
+        return "images of a group count as independent, because fewer than two classes span several groups"
+    scored = len(np.unique(judge.groups[judge.judged]))
+    return f"images of a group are in the same fold; the scored images are in {counted(scored, 'group')}"
 
 
 def take_groups(source: Source, spec: str | None) -> None:
