@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
-from hexa.comparison.labelled import Judge, labels_of, shown_by
+from hexa.comparison.labelled import Judge, labels_of
+from hexa.comparison.wording import shown_by
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import format_duration, format_passes
