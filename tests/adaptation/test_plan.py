@@ -5,12 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
+import torch
 
 from hexa import recipes
+from hexa.adaptation import wording
 from hexa.adaptation.choice import choose
 from hexa.adaptation.given import Given
 from hexa.config import UserError
+from hexa.data.sources.source import ArraySource
 from hexa.measure.costs import Costs
 from hexa.nn.backbones import NetworkConfig
 from hexa.recipes.experiment import override
@@ -198,3 +202,14 @@ def test_batch_size_memory_half(
     if batch is None:
         with pytest.raises(UserError, match=r"at 224 px: a training step needs 2.0 GB, more than"):
             given.fitting(costs, 1)
+
+
+def test_plan_group_count() -> None:
+    """A plan counts groups once, over the images that it evaluates; ignored groups are not counted."""
+    labels = np.repeat([0, 1, 2], [30, 30, 1])
+    source = ArraySource(torch.zeros(61, 1, 1, 1, dtype=torch.uint8), labels)
+    source.grouped = np.array([*np.arange(58) % 12, 12, 13, 14])
+    end = "; with 60 labelled images in 14 groups a difference of"
+    assert f"arrays (61 images){end}" in wording.labels(source, Mock(), 61)
+    source.grouped = labels
+    assert "arrays (61 images), independent unless" in wording.labels(source, Mock(), 61)

@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 import hexa
-from hexa.comparison import compare as compare_module, labelled, leakage, verdict
+from hexa.comparison import compare as compare_module, labelled, leakage, verdict, wording
 from hexa.comparison.compare import CompareRequest, compare, of_backbones
 from hexa.config import UserError
 from hexa.data import draw_part, open_source
@@ -265,12 +265,12 @@ def test_compare_group_folds(folder: Path, tmp_path: Path) -> None:
     )
     groups = list[set[frozenset[str]]]()
     for found in map(compare, (request, told)):
-        assert any("(3 groups)" in note for note in found.notes)
+        assert any("are in 3 groups" in note for note in found.notes)
         names = np.array([Path(path).name for path in found.images.paths])
         groups.append({frozenset(names[found.images.groups() == group]) for group in range(3)})
         assert found.sides[0].scores.groups.max() == 2  # type: ignore[union-attr]
     assert groups[0] == groups[1]
-    assert "as independent" in labelled.groups_note(found.judge, np.arange(9))
+    assert "as independent" in wording.groups_note(found.judge, np.arange(9))
     alike = "\n".join(["path,group", *(f"{line.rpartition(',')[0]},one" for line in lines[1:])])
     for text, said in (
         ("path,group", "no two images"),

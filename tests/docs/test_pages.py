@@ -136,6 +136,7 @@ def make_photographs(folder: Path) -> None:
             ).numpy()
             image = Image.fromarray(pixels).resize((80 + number, 72), Image.Resampling.BICUBIC)
             image.save(folder / name / f"{number}.jpg")
+    image.save(folder / "my-photo.jpg")
 
 
 def save_few_images(source: Path, target: Path) -> None:

@@ -29,8 +29,9 @@ from hexa.adaptation.robustness import (
     table,
 )
 from hexa.comparison.extraction import common, features_of, images_per_second
-from hexa.comparison.labelled import Judge, can_judge, groups_note, labels_of
+from hexa.comparison.labelled import Judge, can_judge, labels_of
 from hexa.comparison.leakage import apart
+from hexa.comparison.wording import groups_note
 from hexa.data import Source
 from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_classes, draw_images

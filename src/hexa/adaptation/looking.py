@@ -38,15 +38,13 @@ class Seen:
     """Facts about a source of `count` images, estimated from a sample.
 
     size: median of the shorter sides in pixels. grey, duplicates, unreadable: share of the sample without colour, with
-    a near-duplicate, unreadable. classes: number of classes; 0 without labels. domain: the preset of views for the
-    images, by their look or by --domain.
+    a near-duplicate, unreadable. domain: the preset of views for the images, by their look or by --domain.
     """
 
     count: int
     size: int
     grey: float
     duplicates: float
-    classes: int
     unreadable: float
     domain: str
 
@@ -63,7 +61,6 @@ class Seen:
             if self.unreadable
             else []
         )
-        facts.append(f"{self.classes} classes" if self.classes else "no labels")
         return ", ".join(facts)
 
 
@@ -116,7 +113,6 @@ def look(source: Source, size: int, limit: float = 1 / 6) -> tuple[Seen, Tensor]
         size=int(np.median(sides)),
         grey=float(np.mean(grey)),
         duplicates=1 - distinct / len(thumbs),
-        classes=0 if source.classes is None else len(np.unique(source.classes)),
         unreadable=1 - len(sides) / tried,
         domain="photos"
         if np.mean(grey) < 0.9

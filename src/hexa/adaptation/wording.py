@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from hexa.adaptation.choice import Choice
 from hexa.adaptation.looking import Seen
-from hexa.comparison.labelled import Judge, count_groups, labels_of, shown_by
+from hexa.comparison.labelled import Judge, labels_of
+from hexa.comparison.wording import shown_by
 from hexa.data import Source
 from hexa.recipes.experiment import Experiment
 from hexa.reporting.tables import format_duration, format_passes
@@ -94,13 +95,13 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     """Return the line on the labelled images, of which `compared` are evaluated."""
     if labelled is None:
         return "labels: none, so the initial weights will be kept; give --labelled to measure whether training helps"
-    groups = labelled.groups()
-    kept = ", independent unless --groups is given"
-    if groups is not None:
-        kept = f" in {count_groups(groups)}"
-    can = shown_by(Judge(labels_of(labelled), groups=groups), compared)
+    classes = labels_of(labelled)
+    judge = Judge(classes, groups=labelled.groups())
+    kept = ", independent unless --groups is given" if judge.groups is None else ""
+    can = shown_by(judge, compared)
     if compared < len(labelled):
         can = f"{compared:,} of them are evaluated, to fit the time; {can}"
     if labelled is source:
-        return f"labels: those of the training images{kept}; {can}"
+        several = f"{len({*classes.tolist()})} classes"
+        return f"labels: those of the training images ({several}){kept}; {can}"
     return f"labels: {labelled!r}{kept}; {can}"

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hexa.comparison import labelled, leakage, verdict
+from hexa.comparison import labelled, leakage, verdict, wording
 from hexa.comparison.extraction import (
     Extraction,
     affordable,
@@ -203,7 +203,7 @@ def of_backbones(
     images = Subset(judging, rows)
     judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
     comparisons = trials * math.comb(len(backbones), 2)
-    can = labelled.shown_by(judge, comparisons=comparisons)
+    can = wording.shown_by(judge, comparisons=comparisons)
     progress(can, 0, 1)
     progress(can, 1, 1)
     found = list[tuple[Tensor, Tensor]]()
@@ -218,7 +218,7 @@ def of_backbones(
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {names}")
         images = Subset(images, shared.numpy())
         judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
-    notes.append(labelled.groups_note(judge, images.groups()))
+    notes.append(wording.groups_note(judge, images.groups()))
     sides = list[Side]()
     for (name, backbone), features in zip(backbones.items(), every, strict=True):
         progress("scoring", len(sides), len(backbones))

@@ -21,7 +21,6 @@ from hexa.evaluation.few_labels import half_width, student
 from hexa.evaluation.protocol import balanced_accuracy, majority_class
 from hexa.evaluation.protocols.knn import knn_classify
 from hexa.evaluation.split import folds
-from hexa.reporting.tables import counted
 from hexa.runtime.random import Stream
 
 if TYPE_CHECKING:
@@ -40,21 +39,15 @@ WIDTH = 1.1
 GROUPED_WIDTH = 1.2
 #: Other factors, by measure, because a draw of images changes k-NN more.
 _WIDTHS = {"k-NN": 1.25}
-#: Standard deviation, in points, of the difference of an image between two related backbones.
-_DEVIATION = 35.0
-#: Correlation between the differences of two images in a group.
-_ALIKE = 0.3
-#: Statistical power for the smallest difference that can be shown.
-_POWER = 0.8
 #: Minimum number of scored images for a significant difference; fewer differences are far from normal.
-_FEWEST = 20
+FEWEST = 20
 #: Differences of two pseudo-images: half an image in each cell of the table of right and wrong. Without pseudo-images,
 #: 95 % intervals can have a coverage of only 60 % if few images differ (Agresti and Min, 2005).
 _ADDED = np.array([-100, 100]) / math.sqrt(2)
 #: Minimum number of groups for a significant difference; sums of fewer groups may agree by chance.
-_FEWEST_GROUPS = 5
+FEWEST_GROUPS = 5
 #: Minimum effective number of groups. With fewer, most images are in few groups.
-_FEWEST_EFFECTIVE = 4.0
+FEWEST_EFFECTIVE = 4.0
 #: Names of the measures of single images.
 MEASURES = (NEAREST, DECIDING) = ("k-NN", "linear probe")
 
@@ -222,14 +215,14 @@ def paired(
     """
     d = after - before
     points = float(d.mean())
-    if len(d) < _FEWEST:
+    if len(d) < FEWEST:
         return Difference(points, math.inf)
     half = half_width(np.append(d, _ADDED), comparisons)
     if groups is None:
         return Difference(points, _WIDTHS.get(measure, WIDTH) * half)
     _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
-    effective = _effective(sizes)
-    if len(sizes) < _FEWEST_GROUPS or effective < _FEWEST_EFFECTIVE:
+    effective = effective_groups(sizes)
+    if len(sizes) < FEWEST_GROUPS or effective < FEWEST_EFFECTIVE:
         return Difference(points, math.inf)
     sums = np.bincount(group, d - points)
     error = math.sqrt((sums**2 / (1 - sizes / len(d))).sum()) / len(d)
@@ -237,7 +230,7 @@ def paired(
     return Difference(points, _WIDTHS.get(measure, GROUPED_WIDTH) * half)
 
 
-def _effective(sizes: Rows) -> float:
+def effective_groups(sizes: Rows) -> float:
     """Return the effective number of groups, (Σ m)² / Σ m² of their sizes m; of equal groups, their number."""
     return float(sizes.sum() ** 2 / (sizes**2).sum())
 
@@ -266,50 +259,6 @@ def difference(
 def can_judge(labels: Rows | None) -> bool:
     """True if two classes or more have at least two images each."""
     return labels is not None and int((np.unique(labels, return_counts=True)[1] > 1).sum()) > 1
-
-
-def shown_by(
-    judge: Judge,
-    most: int | None = None,
-    comparisons: int = 1,
-) -> str:
-    """Return a sentence on the true difference that the scored images, at most `most` of them, show in four of five
-    comparisons."""
-    from scipy.special import stdtrit  # a quarter of a second, which other commands do without
-
-    rows = judge.judged
-    if most is not None and most < len(rows):
-        rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
-    images = len(rows)
-    groups = None if judge.groups is None else judge.groups[rows]
-    alone = np.arange(images) if groups is None else groups
-    sizes = np.unique(alone, return_counts=True)[1]
-    within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
-    given = f"with {images:,} labelled images{within}"
-    if images < _FEWEST or len(sizes) < _FEWEST_GROUPS:
-        return f"{given} no difference can be shown"
-    if _effective(sizes) < _FEWEST_EFFECTIVE:
-        return f"{given} no difference can be shown, because most of them are in few groups"
-    independent = images / (1 + _ALIKE * (float((sizes**2).sum() / sizes.sum()) - 1))
-    width = WIDTH if sizes.max() == 1 else GROUPED_WIDTH
-    freedom = _effective(sizes) - 1
-    reach = student(freedom, comparisons) + float(stdtrit(freedom, _POWER))
-    points = reach * width * _DEVIATION / math.sqrt(independent)
-    return f"{given} a difference of about {points:.0f} points can be shown"
-
-
-def count_groups(groups: Rows) -> str:
-    """Return the number of groups with two images or more as text, such as "3 groups"."""
-    return counted(int((np.bincount(groups) > 1).sum()), "group")
-
-
-def groups_note(judge: Judge, groups: Rows | None) -> str:
-    """Return a note on the use of groups. groups: int64 [N], the given groups, even if they are ignored."""
-    if groups is None or np.bincount(groups).max() < 2:
-        return "labelled images count as independent; if some belong together, for example by visit or patient, give --groups"
-    used = "are in the same fold"
-    unused = "count as independent, because fewer than two classes span several groups"
-    return f"images of a group ({count_groups(groups)}) {unused if judge.groups is None else used}"
 
 
 def take_groups(source: Source, spec: str | None) -> None:
