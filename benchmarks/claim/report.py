@@ -78,7 +78,8 @@ def page(rows: Sequence[Row], there: Sequence[str]) -> str:
         "A pre-registered test of the paper's claim on CIFAR-10: adversarial views against the plain method, and against "
         "a placebo (a second term on the clean view, through the auxiliary batch-norms). The objective is the paper's, the "
         "sum of the terms. Arms, choices, contrasts and this reading were fixed before the first training. Dated additions "
-        "were made before the first test score of a setting: `benchmarks/claim/PLAN.md`.",
+        "were made before the first test score of a setting; a later one only orders the seeds on a second machine: "
+        "`benchmarks/claim/PLAN.md`.",
         "",
     ]
     for name in there:
