@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import precision_recall_curve
-from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 from sklearn.svm import LinearSVC
 from torch import Tensor, nn
 
 from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Labels
+from hexa.evaluation import linear_svm
 from hexa.evaluation.protocol import Task
 from hexa.evaluation.protocols import low_shot, svm
 from hexa.nn.backbones import NetworkConfig
@@ -133,6 +135,30 @@ def test_svm_few_negatives() -> None:
     made.fit.labels[2:, 0] = 1
     with pytest.raises(UserError, match="negative images than the 3 folds"):
         svm.run(made, svm.SVMOptions())
+
+
+def test_cost_folds_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Costs are chosen on folds in whole groups, unless no fold would have images with and without the class."""
+    scores = Mock(wraps=cross_val_score)
+    monkeypatch.setattr(linear_svm, "cross_val_score", scores)
+    monkeypatch.setattr(
+        svm, "in_parallel", lambda made, label, work, jobs: [work(*j) for j in jobs]
+    )
+    made = task()
+    options = svm.SVMOptions(costs=(0.01, 1.0))
+    made.fit.grouped = groups = np.arange(90) // 4
+    assert svm.run(made, options).grouped
+    for call in scores.call_args_list:
+        labels = call.args[2]
+        assert len(call.kwargs["cv"]) == 3
+        for rest, part in call.kwargs["cv"]:
+            assert not set(groups[rest]) & set(groups[part])
+            assert len(rest) + len(part) == 90
+            assert set(labels[part]) == {-1, 1}
+    made.fit.grouped = (made.fit.labels[:, 0] == 1).astype(np.int64)
+    svm.run(made, options)
+    assert scores.call_args_list[6].kwargs["cv"] == 3
+    assert not svm.run(made, svm.SVMOptions(costs=(1.0,))).grouped
 
 
 def test_pcl_low_shot_draw() -> None:

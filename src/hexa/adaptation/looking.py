@@ -50,17 +50,12 @@ class Seen:
 
     def __str__(self) -> str:
         facts = [f"{self.count:,} images, shorter side {self.size} px"]
-        facts += [f"{self.grey:.0%} grey"] if self.grey > 0.05 else []
-        facts += (
-            [f"{self.duplicates:.0%} near-duplicates in a sample"]
-            if self.duplicates >= 0.01
-            else []
-        )
-        facts += (
-            [f"{self.unreadable:.1%} unreadable (see --training.max_corrupt_share)"]
-            if self.unreadable
-            else []
-        )
+        if self.grey > 0.05:
+            facts.append(f"{self.grey:.0%} grey")
+        if self.duplicates >= 0.01:
+            facts.append(f"{self.duplicates:.0%} near-duplicates in a sample")
+        if self.unreadable:
+            facts.append(f"{self.unreadable:.1%} unreadable (see --training.max_corrupt_share)")
         return ", ".join(facts)
 
 

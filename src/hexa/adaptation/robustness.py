@@ -15,7 +15,7 @@ from hexa.comparison import unlabelled
 from hexa.comparison.extraction import Tell
 from hexa.comparison.labelled import MEASURES, Array, Difference, Judge, over_draws, paired
 from hexa.data import Source
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches, floats
 from hexa.data.sources.source import Subset
 from hexa.evaluation import attack
 from hexa.evaluation.auto_attack import apgd, apgd_name, ascend
@@ -75,7 +75,7 @@ class Shown:
         places = among[draw_images(len(among), count, stream)]
         parts = evaluation_batches(Subset(images, places), transform_of(backbone), device=device)
         streams = [stream.child(int(place)) for place in places]
-        return cls(torch.cat([pixels for pixels, _ in parts]), places, streams)
+        return cls(torch.cat([floats(pixels, device) for pixels, _ in parts]), places, streams)
 
     def corrupted(self, rows: Rows) -> list[Tensor]:
         """Return the images of `rows` under each corruption; an empty list if they are not RGB."""

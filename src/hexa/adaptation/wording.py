@@ -102,6 +102,5 @@ def labels(labelled: Source | None, source: Source, compared: int) -> str:
     if compared < len(labelled):
         can = f"{compared:,} of them are evaluated, to fit the time; {can}"
     if labelled is source:
-        several = f"{len({*classes.tolist()})} classes"
-        return f"labels: those of the training images ({several}){kept}; {can}"
+        return f"labels: those of the training images ({len(set(classes))} classes){kept}; {can}"
     return f"labels: {labelled!r}{kept}; {can}"

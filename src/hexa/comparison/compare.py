@@ -113,7 +113,8 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     labelled.take_groups(judging, request.groups)
     labelled.labels_of(judging)  # raises UserError before the work
     named = dict(zip(_names(request.backbones), loaded, strict=True))
-    learned = any(_learned_from(one, data) for one in loaded)
+    # if a folder grew since the training, its former images are still in it
+    learned = any(_learned_from(one, data) or _is_named(one, data) for one in loaded)
     found = of_backbones(named, data, judging, request, progress, learned=learned)
     notes = [*dict.fromkeys([*data.notes(), *judging.notes()]), *found.notes]
     taught = [name for name, one in named.items() if _learned_from(one, judging)]
@@ -130,6 +131,11 @@ def _learned_from(backbone: Backbone, images: Source) -> bool:
     """True if the backbone's run was trained on these images: by contents, or by name if the run has no fingerprint."""
     if "data_fingerprint" in backbone.info:
         return bool(backbone.info["data_fingerprint"] == images.whole.fingerprint)
+    return _is_named(backbone, images)
+
+
+def _is_named(backbone: Backbone, images: Source) -> bool:
+    """True if the backbone's run was trained on a source of this name, whatever its images were."""
     try:
         learned = paths.parts(str(backbone.info.get("data", "")))
     except UserError:  # the file may hold any text

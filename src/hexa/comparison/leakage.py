@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from hexa.comparison.extraction import Extraction
 from hexa.comparison.labelled import labels_of
 from hexa.data import Source
 from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
-from hexa.data.sources.decode import DecodeError
+from hexa.data.sources.decode import DecodeError, unit
 from hexa.data.sources.source import Subset
 from hexa.evaluation.split import draw_images
 from hexa.reporting.tables import counted
@@ -39,11 +38,17 @@ _LEARNED = 200
 def thumbnails(source: Source, num_workers: int | None) -> tuple[Tensor, Rows]:
     """Return standardised grey thumbnails [N, 256] of the readable images, and their positions [N]."""
     problems: dict[int, str] = {}
-    how: dict[str, Any] = {"num_workers": num_workers, "problems": problems, "tolerance": 1.0}
     grey = [torch.zeros(0, THUMB**2)]
     positions = [torch.zeros(0, dtype=torch.int64)]
-    for images, index in evaluation_batches(source, EvaluationTransform(THUMB, 1.0), **how):
-        grey.append(images.mean(1).flatten(1))
+    batches = evaluation_batches(
+        source,
+        EvaluationTransform(THUMB, 1.0),
+        num_workers=num_workers,
+        problems=problems,
+        tolerance=1.0,
+    )
+    for images, index in batches:
+        grey.append(unit(images).mean(1).flatten(1))
         positions.append(index)
     return standardised(torch.cat(grey)), torch.cat(positions).numpy()
 

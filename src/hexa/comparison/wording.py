@@ -40,8 +40,7 @@ def shown_by(
     if most is not None and most < len(rows):
         rows = rows[np.linspace(0, len(rows) - 1, most).astype(np.int64)]
     images = len(rows)
-    groups = None if judge.groups is None else judge.groups[rows]
-    alone = np.arange(images) if groups is None else groups
+    alone = np.arange(images) if judge.groups is None else judge.groups[rows]
     sizes = np.unique(alone, return_counts=True)[1]
     within = f" in {counted(len(sizes), 'group')}" if sizes.max() > 1 else ""
     given = f"with {images:,} labelled images{within}"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hexa.config import UserError
 from hexa.data import Source
-from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches, floats
 from hexa.data.loading.store import check_problems
 from hexa.data.sources.decode import DecodeError
 from hexa.nn.folding import folded
@@ -66,11 +66,11 @@ def extract(
     tell(0, len(source))
     features = []
     positions = []
-    transform = transform_of(backbone)
-    batches = evaluation_batches(source, transform, device=device, share=share, **how)
+    batches = evaluation_batches(source, transform_of(backbone), device=device, share=share, **how)
     for images, index in batches:
+        pixels = floats(images, device)
         with precisions.autocast(resolved, device):
-            for part in torch.split(images, max(1, _PIXELS // images[0, 0].numel())):
+            for part in torch.split(pixels, max(1, _PIXELS // pixels[0, 0].numel())):
                 made = forward(part.contiguous(memory_format=torch.channels_last))
                 features.append(made.float().cpu())
         positions.append(index)

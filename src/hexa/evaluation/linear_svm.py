@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import cross_val_score
+from sklearn.model_selection import StratifiedGroupKFold, cross_val_score
 from sklearn.svm import LinearSVC
 
 Array = NDArray[np.float64]
@@ -55,13 +55,25 @@ def cross_validated(
     folds: int,
     max_iterations: int,
     seed: int,
+    groups: NDArray[np.int64] | None = None,
 ) -> float:
-    """Mean average precision over held-out parts, as scikit-learn splits (in order, by class) and scores them."""
+    """Mean average precision over held-out parts, as scikit-learn splits (in order, by class) and scores them.
+
+    groups: [N]; parts have whole groups, and those of images that are all positive or all negative do not count. Groups
+    are ignored if no part is left.
+    """
     machine = _machine(cost, max_iterations, seed)
     labels = np.where(positive, 1, -1)
+    parts = []
+    if groups is not None:
+        count = min(folds, len(np.unique(groups)))
+        pairs = StratifiedGroupKFold(count).split(features, labels, groups)
+        parts = [pair for pair in pairs if all(0 < positive[rows].mean() < 1 for rows in pair)]
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         return float(
-            cross_val_score(machine, features, labels, cv=folds, scoring="average_precision").mean()
+            cross_val_score(
+                machine, features, labels, cv=parts or folds, scoring="average_precision"
+            ).mean()
         )
 
 

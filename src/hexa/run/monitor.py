@@ -11,7 +11,7 @@ from torch import Tensor
 from hexa.config import UserError, field_error
 from hexa.core import Method
 from hexa.data import Source, open_source
-from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_stream
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.store import describe_problems
 from hexa.data.loading.workers import alike
 from hexa.data.sources.decode import unit
@@ -116,7 +116,7 @@ class KnnMonitor:
         problems: dict[int, str] = {}
         transform = EvaluationTransform(self.experiment.views.test_size)
         cpu = torch.device("cpu")
-        for batch, index in evaluation_stream(source, transform, _BATCH, cpu, None, problems, 1.0):
+        for batch, index in evaluation_batches(source, transform, _BATCH, cpu, None, problems, 1.0):
             images.append(batch)
             rows.append(index)
         if problems:

@@ -47,26 +47,6 @@ def evaluation_batches(
     transform: EvaluationTransform,
     batch_size: int = 256,
     device: torch.device | str = "cpu",
-    **how: Any,
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield all images once, in order: images float [B, C, S, S] in [0, 1] and positions int64 [B].
-
-    Images are on `device`, positions on the CPU. Unreadable images are left out and entered in
-    `problems`; a UserError lists them if their share exceeds `tolerance`. share: (r, n) yields every n-th batch, starting
-    at batch r, so that n processes share the work. look: function to apply to the decoded images.
-    """
-    target = torch.device(device)
-    for images, index in evaluation_stream(source, transform, batch_size, target, **how):
-        # one pass over the pixels converts type and memory format
-        pixels = to_device(images, target).to(torch.float32, memory_format=torch.channels_last)
-        yield pixels.div_(255) if images.dtype == torch.uint8 else pixels, index
-
-
-def evaluation_stream(
-    source: Source,
-    transform: EvaluationTransform,
-    batch_size: int,
-    device: torch.device,
     num_workers: int | None = None,
     problems: dict[int, str] | None = None,
     tolerance: float = 0.01,
@@ -74,12 +54,14 @@ def evaluation_stream(
     share: tuple[int, int] = (0, 1),
     look: Look | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of transformed images and their positions, in order; unreadable images are left out.
+    """Yield all images once, in order: transformed images [B, C, S, S] and positions int64 [B], both on the CPU.
 
-    problems: receives the unreadable images; a UserError lists them if their share of the source exceeds `tolerance`.
-    positions: positions of the images (default: all). share: (r, n) yields every n-th batch, starting at batch r. look:
-    function to apply to the decoded images.
+    Unreadable images are left out. device: the device that batches are for. problems: receives the unreadable images; a
+    UserError lists them if their share of the source exceeds `tolerance`. positions: positions of the images (default:
+    all). share: (r, n) yields every n-th batch, starting at batch r, so that n processes share the work. look: function
+    to apply to the decoded images.
     """
+    device = torch.device(device)
     problems = {} if problems is None else problems
     if num_workers is None:
         image = first_image(source)
@@ -103,6 +85,13 @@ def evaluation_stream(
             if look is not None:
                 look.found.update(seen)
             yield from batch
+
+
+def floats(images: Tensor, device: torch.device) -> Tensor:
+    """Return images of `evaluation_batches` on `device`, as float32 in [0, 1]."""
+    # one pass over the pixels converts type and memory format
+    pixels = to_device(images, device).to(torch.float32, memory_format=torch.channels_last)
+    return pixels.div_(255) if images.dtype == torch.uint8 else pixels
 
 
 @dataclass

@@ -12,7 +12,7 @@ from torch import Tensor
 from hexa.config import field_error
 from hexa.core.batch import Batch
 from hexa.data.loading import store as stores, workers
-from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_stream
+from hexa.data.loading.evaluation_stream import EvaluationTransform, evaluation_batches
 from hexa.data.loading.side_stream import SideStream
 from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Source
@@ -250,4 +250,4 @@ class EpochPasses:
                 yield transform(store.take(index)), index
             return
         how = (loader.device, loader._num_workers, loader._problems, loader.tolerance, share)
-        yield from evaluation_stream(loader.source, transform, batch_size, *how)
+        yield from evaluation_batches(loader.source, transform, batch_size, *how)

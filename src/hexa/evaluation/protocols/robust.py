@@ -20,7 +20,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 
 from hexa.config import Config, UserError
-from hexa.data.loading.evaluation_stream import evaluation_batches
+from hexa.data.loading.evaluation_stream import evaluation_batches, floats
 from hexa.data.sources.decode import unit
 from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.attack import (
@@ -271,13 +271,16 @@ def test_batches(
     problems: dict[int, str] = {}
     source = Subset(task.test, rows)
     batch = min(task.extraction_batch, together(task.device, task.transform.size**2))
-    how = {"num_workers": task.num_workers, "problems": problems}
+    batches = evaluation_batches(
+        source, task.transform, batch, task.device, task.num_workers, problems
+    )
     task.report(doing, 0, len(rows))  # the first images may take minutes
     assert task.test.labels is not None, "a task has labelled sources"
-    for images, index in evaluation_batches(source, task.transform, batch, task.device, **how):
+    for images, index in batches:
         places = rows[index.numpy()]
         labels = torch.from_numpy(task.test.labels[places]).to(task.device)
-        yield images, labels, places, [stream.child(int(place)) for place in places]
+        streams = [stream.child(int(place)) for place in places]
+        yield floats(images, task.device), labels, places, streams
         task.report(doing, int(index[-1]) + 1, len(rows))
     if problems:
         task.note_lost(source, sorted(problems), "test")

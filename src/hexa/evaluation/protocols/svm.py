@@ -108,14 +108,16 @@ def in_parallel(
 def run(task: Task, options: SVMOptions) -> Outcome:
     """mAP of one-against-all SVMs on unit features. Difficult images are negatives in training.
 
-    Of several costs each class takes the one with the best mean average precision over the folds; it is then fitted to
-    all training images. Test images decide nothing.
+    Of several costs each class takes the one with the best mean average precision over the folds, in whole groups if
+    there are groups; it is then fitted to all training images. Test images decide nothing.
     """
     fit, test = images_of(task)
+    several = len(options.costs) > 1
+    groups = task.fit_groups() if several else None
     positive = [column == 1 for column in fit.labels.T]
     how = (options.max_iterations, task.seed)
     costs = [options.costs[0]] * task.num_classes
-    if len(options.costs) > 1:
+    if several:
         rare = [
             name
             for name, mask in zip(task.class_names, positive, strict=True)
@@ -127,16 +129,15 @@ def run(task: Task, options: SVMOptions) -> Outcome:
                 f"or at least {options.folds} images with and without each class"
             )
         # large costs take longest: first, so that no process waits long for the last job of a class
-        order = np.argsort(options.costs)[::-1]
+        ascending = sorted(options.costs)
         jobs = [
-            (fit.features, mask, options.costs[number], options.folds, *how)
+            (fit.features, mask, cost, options.folds, *how, groups)
             for mask in positive
-            for number in order
+            for cost in reversed(ascending)
         ]
         values = in_parallel(task, "choosing costs", linear_svm.cross_validated, jobs)
-        table = np.empty((task.num_classes, len(order)))
-        table[:, order] = np.reshape(values, table.shape)
-        costs = [options.costs[number] for number in table.argmax(1)]
+        table = np.reshape(values, (task.num_classes, -1))[:, ::-1]
+        costs = [ascending[number] for number in table.argmax(1)]
     fits = [(fit.features, mask, cost, *how) for mask, cost in zip(positive, costs, strict=True)]
     solved = in_parallel(task, "fitting SVMs", linear_svm.fit, fits)
     precisions = {}
@@ -152,7 +153,8 @@ def run(task: Task, options: SVMOptions) -> Outcome:
         notes = [f"the solver stopped at {options.max_iterations} iterations for {some(stopped)}"]
     chosen = dict(zip(task.class_names, costs, strict=True))
     details = {"average_precision": precisions, "costs": chosen}
-    return Outcome({"mAP": float(np.mean([*precisions.values()]))}, details, notes)
+    metrics = {"mAP": float(np.mean([*precisions.values()]))}
+    return Outcome(metrics, details, notes, grouped=groups is not None)
 
 
 def name_of_costs(costs: tuple[float, ...]) -> str:
