@@ -227,8 +227,8 @@ def accuracies(scores: Tensor, labels: Tensor) -> dict[str, float]:
 def balanced_accuracy(right: NDArray[np.bool_ | np.float64], labels: Labels) -> float:
     """Mean over the classes of the share of their images that are classified correctly, in percent.
 
-    right: bool or a share [N]; labels: int64 [N], of the same images. A constant answer has 100 / number of classes, however
-    many images are of one class.
+    right: bool or a share [N]; labels: int64 [N], of the same images. A constant answer has 100 / number of classes in
+    `labels`, however many images are of one class.
     """
     of_class = np.bincount(labels)
     hits = np.bincount(labels, weights=right)
