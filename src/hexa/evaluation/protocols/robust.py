@@ -282,8 +282,7 @@ def test_batches(
         streams = [stream.child(int(place)) for place in places]
         yield floats(images, task.device), labels, places, streams
         task.report(doing, int(index[-1]) + 1, len(rows))
-    if problems:
-        task.note_lost(source, sorted(problems), "test")
+    task.keep("test", source, np.delete(np.arange(len(rows)), [*problems]))
     if len(problems) == len(rows):
         raise nothing_read(source)
 
