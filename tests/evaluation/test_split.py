@@ -237,3 +237,12 @@ def test_classes_without_images(tmp_path: Path) -> None:
     fit, test, names, _ = fit_and_test(f"parquet:{tmp_path}", EvaluationRequest(), 3)
     found = labels_of(fit), labels_of(test), names
     assert found == ([0, 0, 1, 1, 2], [2, 0], ["0", "5", "9"])
+
+
+def test_note_on_numbers(tmp_path: Path) -> None:
+    """Numbers that are scored as classes with names are noted."""
+    train = noise_images(tmp_path / "train", dict.fromkeys(("a/0.png", "b/0.png"), (8, 8)))
+    table(tmp_path / "test.parquet", [0, 1])
+    request = EvaluationRequest(test_data=f"parquet:{tmp_path}/test.parquet")
+    *_, notes = fit_and_test(train, request, 3)
+    assert notes == ["labels that are numbers are taken for classes in this order: a, b"]

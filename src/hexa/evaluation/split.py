@@ -38,6 +38,9 @@ def fit_and_test(
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
     names = _class_names(data, fit, test, request.holdout is None)
+    notes = [] if request.holdout is None else _notes(fit, test, names, request.holdout)
+    if fit.class_names != test.class_names and not all(map(str.isdecimal, names)):
+        notes.append(f"labels that are numbers are taken for classes in this order: {some(names)}")
     if fit.classes is not None and test.classes is not None:
         both = np.concatenate([fit.classes, test.classes])
         shown, numbers = np.unique(both, return_inverse=True)
@@ -46,7 +49,6 @@ def fit_and_test(
     count = 1 if fit.classes is None else len(np.unique(fit.classes))
     if request.images is not None and request.images < count:
         raise UserError(f"images: too few for the classes of {fit!r}; give {count} or more")
-    notes = [] if request.holdout is None else _notes(fit, test, names, request.holdout)
     return sources.draw_part(fit, request.images, request.seed), test, names, notes
 
 
