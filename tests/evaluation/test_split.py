@@ -49,7 +49,7 @@ def test_stratified_part() -> None:
     other = stratified_part(LABELS, 0.2, Stream(1))
     assert np.array_equal(again, held)
     assert not np.array_equal(other, held)
-    with pytest.raises(UserError, match="selects no image"):
+    with pytest.raises(UserError, match=r"selection: a share of 0\.1 selects"):
         stratified_part(np.arange(10) // 5, 0.1, Stream(0))
 
 
