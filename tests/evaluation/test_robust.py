@@ -308,10 +308,14 @@ def test_robust_result_details() -> None:
     assert found == details["positions"]
 
 
-def test_scored_labels() -> None:
-    """Notes on classes are about the images that were drawn."""
+@pytest.mark.parametrize("images", [1, 2])
+def test_corrupted_interval(images: int) -> None:
+    """It is within 0 and 100 %; one image has none. Notes on classes are about the images that were drawn."""
     given = task()
-    details = robust.run(given, CorruptionOptions(images=2)).details
+    details = robust.run(given, CorruptionOptions(images=images)).details
+    ends = details["intervals"].get("corrupted", ())
+    assert len(ends) == 2 * images - 2
+    assert all(0 <= end <= 100 for end in ends)
     assert given.scored_labels().tolist() == given.test.labels[details["positions"]].tolist()
 
 
