@@ -102,6 +102,8 @@ _PRESETS: dict[str, dict[str, list[str]]] = _DATA["presets"]
 _CHOICES = {"percent", "list_file", "shots"}
 #: Options of AutoAttack and PGD that make the attack weaker or stronger.
 _STRENGTH = {"steps", "restarts", "targets", "queries"}
+#: What may differ in `robust`, or is said otherwise. Dual batch-norms were published in the adversarial branch.
+_ROBUST = _STRENGTH | {"epsilons", "images", "official", "branch"}
 
 
 def beside(result: Mapping[str, Any]) -> Comparison | None:
@@ -157,16 +159,16 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     if parts:
         return f"published with {'; '.join(parts)}: not comparable"
     options = result.get("options", {})
+    changed = result["deviations"].keys() - _CHOICES
     if name == "robust":
-        weaker = result["preset"] == "apgd" or result["deviations"].keys() & _STRENGTH
         limit = options.get("images") or _IMAGES[data][1]
-        if weaker:
+        if result["preset"] == "apgd" or changed & _STRENGTH:
             parts.append("published with another attack")
         if limit < _IMAGES[data][1]:
             parts.append(
                 f"published on all {_IMAGES[data][1]:,} test images, here {limit:,} of them"
             )
-        return "; ".join(parts)
+        changed -= _ROBUST
     if (
         name == "semi-supervised"
         and data == "ImageNet"
@@ -185,11 +187,13 @@ def _caution(name: str, data: str, result: Mapping[str, Any]) -> str:
     presets = _PRESETS.get(name, {}).get(data, [result["preset"]])
     if result["preset"] not in presets:
         return f"published with the settings of {' or '.join(presets)}: not comparable"
-    changed = result["deviations"].keys() - _CHOICES
+    sides = _DATA["sides"][name]
+    if result["transform"].get("size") not in sides:
+        parts.append(f"published at {sides[0]} px, here {result['transform']['size']}")
     # VOC2012 may be asked for and missing
     if changed or not options.get("with_2012", True):
-        return "published without the deviations of this one: not comparable"
-    return ""
+        parts.append("published without the deviations of this one: not comparable")
+    return "; ".join(parts)
 
 
 def called(method: str) -> str:

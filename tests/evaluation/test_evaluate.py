@@ -174,3 +174,16 @@ def test_unlabelled_test_image(tmp_path: Path) -> None:
     write_parquet(tmp_path / "test.parquet", [4, 5, 6], [0, -1, 2])
     with pytest.raises(UserError, match="missing or negative for 1 of 3 images"):
         evaluate("knn", "pixels:6", f"parquet:{tmp_path}", **QUIET)
+
+
+def test_unreadable_images_in_training(tmp_path: Path) -> None:
+    """What training replaces is noted, and what is not scored, once."""
+    for shade, split in enumerate(("train", "test")):
+        pictures(tmp_path / split, {"a": 6, "b": 6}, shade)
+        (tmp_path / split / "a/0.png").write_text("no image")
+    how = QUIET | {"epochs": 2, "learning_rates": 0.01}
+    found = evaluate("fine-tune", random_backbone(SMALL, 8), f"folder:{tmp_path}", **how)
+    said = " ".join(found["notes"])
+    assert "unreadable training images, replaced by others: " in said
+    assert said.count("1 of 12 test images could not be read: ") == 1
+    assert found["metrics"]["majority_class"] == pytest.approx(100 * 6 / 11)

@@ -30,10 +30,12 @@ from hexa.evaluation.auto_attack import (
     least_move,
 )
 from hexa.evaluation.corruptions.kinds import KINDS, corrupt
-from hexa.evaluation.protocols.robust import PGDOptions, interval
+from hexa.evaluation.protocols import robust
+from hexa.evaluation.protocols.robust import CorruptionOptions, PGDOptions, interval
 from hexa.runtime.random import Stream
 from hexa.weights.pretrained import random_backbone
 from tests.evaluation.given import QUIET, SMALL
+from tests.evaluation.test_tuning import task
 
 
 def draw(count: int) -> tuple[nn.Module, Tensor, Tensor]:
@@ -304,6 +306,17 @@ def test_robust_result_details() -> None:
     other = QUIET | {"epsilons": [1], "steps": 1, "extraction_batch": 17, "seed": 1}
     found = evaluate("robust", backbone, "digits", images=60, **other)["details"]["positions"]
     assert found == details["positions"]
+
+
+@pytest.mark.parametrize("images", [1, 2])
+def test_corrupted_interval(images: int) -> None:
+    """It is within 0 and 100 %; one image has none. Notes on classes are about the images that were drawn."""
+    given = task()
+    details = robust.run(given, CorruptionOptions(images=images)).details
+    ends = details["intervals"].get("corrupted", ())
+    assert len(ends) == 2 * images - 2
+    assert all(0 <= end <= 100 for end in ends)
+    assert given.scored_labels().tolist() == given.test.labels[details["positions"]].tolist()
 
 
 def test_wilson_interval() -> None:

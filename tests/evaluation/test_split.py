@@ -16,15 +16,19 @@ from hexa.config import UserError
 from hexa.data.sources.source import ArraySource, Labels
 from hexa.evaluation import evaluate
 from hexa.evaluation.protocols import robust
+from hexa.evaluation.request import EvaluationRequest
 from hexa.evaluation.split import (
     _class_names,
     draw_per_class,
+    fit_and_test,
     folds,
     held_part,
     stratified_part,
     whole_groups,
 )
 from hexa.runtime.random import Stream
+from tests.data.sources.looks import labels_of
+from tests.data.sources.test_labels import table
 from tests.evaluation.given import QUIET, noise_images
 
 LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 5], [40, 10, 3, 1]))
@@ -45,7 +49,7 @@ def test_stratified_part() -> None:
     other = stratified_part(LABELS, 0.2, Stream(1))
     assert np.array_equal(again, held)
     assert not np.array_equal(other, held)
-    with pytest.raises(UserError, match="selects no image"):
+    with pytest.raises(UserError, match=r"selection: a share of 0\.1 selects"):
         stratified_part(np.arange(10) // 5, 0.1, Stream(0))
 
 
@@ -194,8 +198,8 @@ def test_selection_groups_few_labels(tmp_path: Path) -> None:
 def test_draw_too_small_class() -> None:
     """A draw says which class is too small."""
     labels = LABELS[LABELS != 5]
-    with pytest.raises(UserError, match="class 2 has 3 labelled images"):
-        draw_per_class(labels, 4, Stream(0))
+    with pytest.raises(UserError, match="class c has 3 labelled images"):
+        draw_per_class(labels, 4, Stream(0), "abc")
 
 
 def test_train_test_contents(tmp_path: Path) -> None:
@@ -224,3 +228,21 @@ def test_class_folders_of_numbers() -> None:
     assert _class_names("x", sources[0], test, True) == padded
     with pytest.raises(UserError, match="name the folders 00"):
         _class_names("x", sources[1], test, True)
+
+
+def test_classes_without_images(tmp_path: Path) -> None:
+    """Numbers that are the class of no image are left out, on both sides alike."""
+    table(tmp_path / "train.parquet", [0, 0, 5, 5, 9])
+    table(tmp_path / "test.parquet", [9, 0])
+    fit, test, names, _ = fit_and_test(f"parquet:{tmp_path}", EvaluationRequest(), 3)
+    found = labels_of(fit), labels_of(test), names
+    assert found == ([0, 0, 1, 1, 2], [2, 0], ["0", "5", "9"])
+
+
+def test_note_on_numbers(tmp_path: Path) -> None:
+    """Numbers that are scored as classes with names are noted."""
+    train = noise_images(tmp_path / "train", dict.fromkeys(("a/0.png", "b/0.png"), (8, 8)))
+    table(tmp_path / "test.parquet", [0, 1])
+    request = EvaluationRequest(test_data=f"parquet:{tmp_path}/test.parquet")
+    *_, notes = fit_and_test(train, request, 3)
+    assert notes == ["labels that are numbers are taken for classes in this order: a, b"]

@@ -117,7 +117,10 @@ def test_fine_tune_rate_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         return Outcome({"top1_last": 90.0 if plan.trunk_rate == 0.01 else 10.0})
 
     monkeypatch.setattr(fine_tune, "tuned", fake)
-    found = fine_tune.run(task(), FineTuneOptions(learning_rates=(0.001, 0.01, 0.1)))
+    given = task()
+    given.fit.grouped = np.arange(50) // 5
+    found = fine_tune.run(given, FineTuneOptions(learning_rates=(0.001, 0.01, 0.1)))
+    assert found.grouped
     expected = [
         ("hues0", 0.001),
         ("hues0", 0.01),

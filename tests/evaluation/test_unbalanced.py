@@ -41,7 +41,13 @@ def test_balanced_accuracy_scikit_learn(counts: tuple[int, ...]) -> None:
 @pytest.fixture(scope="module")
 def lopsided(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Noise: features that tell nothing."""
-    counts = {"train/bad": 10, "train/good": 190, "test/bad": 5, "test/good": 95}
+    counts = {
+        "train/bad": 10,
+        "train/good": 190,
+        "train/unseen": 10,
+        "test/bad": 5,
+        "test/good": 95,
+    }
     names = [f"{kind}/{number}.png" for kind, count in counts.items() for number in range(count)]
     return noise_images(tmp_path_factory.mktemp("lopsided"), dict.fromkeys(names, (8, 8)))
 

@@ -7,6 +7,7 @@ import os
 import shlex
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -154,6 +155,16 @@ def test_failed_study_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         carry_out(tmp_path, "table2")
     monkeypatch.setattr(running, "evaluate", evaluate)
     assert len(carry_out(tmp_path, "table2")["summary"]) == 5
+
+
+def test_failed_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No arm is scored on test images before all are searched."""
+    request = Request("digits", out=tmp_path, fields=TINY, **SHORT | {"rates": (0.03, 0.06)})
+    carried = Mock(return_value=["no room for it"])
+    monkeypatch.setattr(loop, "_carried_out", carried)
+    with pytest.raises(UserError, match="1 run failed; to try again"):
+        loop.make(begin("table2", request, loop.Console()), loop.Console())
+    assert all(job.searching for job in carried.call_args.args[1])
 
 
 def test_diverged_study_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

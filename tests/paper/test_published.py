@@ -16,7 +16,7 @@ def result(
     facts = {"fit": {"images": fit}, "test": {"known_as": known_as, "images": images}}
     preset = protocol.partition("/")[2]
     made = {"protocol": protocol, "preset": preset, "metrics": metrics, "data_facts": facts}
-    return made | {"options": {}, "deviations": {}}
+    return made | {"options": {}, "deviations": {}, "transform": {"size": 224}}
 
 
 def test_published_row_beside_result() -> None:
@@ -60,6 +60,8 @@ def test_other_settings() -> None:
     assert published.beside(probe).caution == ""
     changed = published.beside(probe | {"deviations": {"epochs": [100, 2]}})
     assert "without the deviations" in changed.caution
+    small = published.beside(probe | {"transform": {"size": 32}})
+    assert small.caution == "published at 224 px, here 32"
     for protocol, data, fit, test in (
         ("linear/moco-ablation", "ImageNet", 1_281_167, 50_000),
         ("linear/moco", "CIFAR-10", 50_000, 10_000),
@@ -76,7 +78,8 @@ def test_other_settings() -> None:
 
 def test_robust_cautions() -> None:
     """AutoAttack on all images is comparable; APGD, fewer images or other steps are not."""
-    standard = result("robust/autoattack", {"robust@8": 30.0}, "CIFAR-10", 10_000, 50_000)
+    resized = result("robust/autoattack", {"robust@8": 30.0}, "CIFAR-10", 10_000, 50_000)
+    standard = resized | {"transform": {"size": 32}}
     assert published.beside(standard).caution == ""
     fewer = published.beside(standard | {"options": {"images": 1000}})
     assert fewer.caution == "published on all 10,000 test images, here 1,000 of them"
@@ -84,6 +87,11 @@ def test_robust_cautions() -> None:
     assert apgd.caution == f"published with another attack; {fewer.caution}"
     short = published.beside(standard | {"deviations": {"steps": [100, 5]}})
     assert short.caution == "published with another attack"
+    asked = {"images": [1000, None], "epsilons": [[1, 8], [8]], "branch": ["main", "aux"]}
+    assert published.beside(standard | {"deviations": asked}).caution == ""
+    assert published.beside(resized).caution == "published at 32 px, here 224"
+    other = published.beside(standard | {"deviations": {"mean": ["a", "b"]}})
+    assert "without the deviations" in other.caution
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def _add_guessing(outcome: Outcome, task: Task) -> None:
         outcome.notes.append(
             f"the accuracy ({best:.1f} %) is not above the share of the most frequent class, {name} "
             f"({majority:.1f} %), which a constant answer reaches; look at balanced_accuracy "
-            f"(a constant answer: {guessing:.1f} %)"
+            f"(a constant answer: {100 / len(np.unique(labels)):.1f} %)"
         )
 
 

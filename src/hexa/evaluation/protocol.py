@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,7 +17,7 @@ from torch import Tensor
 from hexa.config import Config, UserError, nearest, some
 from hexa.data import Source
 from hexa.data.loading.evaluation_stream import EvaluationTransform
-from hexa.data.sources.source import Labels
+from hexa.data.sources.source import Labels, Subset
 from hexa.evaluation.features import extract_together, transform_of
 from hexa.runtime.console import Progress, silent
 from hexa.weights.pretrained import Backbone
@@ -52,7 +52,7 @@ class Task:
     notes: list[str] = field(default_factory=list)
     """Sentences about the images, whatever the protocol."""
     _extracted: dict[Part, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False)
-    _positions: dict[Part, Tensor] = field(default_factory=dict, init=False)
+    _read: dict[Part, Source] = field(default_factory=dict, init=False)
 
     @property
     def num_classes(self) -> int:
@@ -87,37 +87,40 @@ class Task:
             features, positions = extract_together(
                 self.backbone, source, progress=tell, **self.extraction
             )
-            if len(features) < len(source):
-                read = set(positions.tolist())
-                self.note_lost(source, [n for n in range(len(source)) if n not in read], which)
-            assert source.labels is not None, "a task has labelled sources"
-            self._extracted[part] = features, torch.from_numpy(source.labels)[positions]
-            self._positions[part] = positions
+            read = self.keep(part, source, positions.numpy())
+            assert read.labels is not None, "a task has labelled sources"
+            self._extracted[part] = features, torch.from_numpy(read.labels)
         return self._extracted[part]
 
     def fit_groups(self) -> Labels | None:
         """Groups of the images of `features("fit")`, int64 [N]; None without groups."""
-        groups = self.fit.groups()
-        if groups is None:
-            return None
         self.features("fit")
-        kept: Labels = groups[self._positions["fit"].numpy()]
-        return kept
+        return self._read["fit"].groups()
 
     def both_features(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Features and labels to fit on, features and labels to score, on the CPU."""
         return *self.features("fit"), *self.features("test")
 
     def scored_labels(self) -> Labels:
-        """Labels of the test images, without those that could not be read if features were extracted."""
-        assert self.test.labels is not None, "a task has labelled sources"
-        return self._extracted["test"][1].numpy() if "test" in self._extracted else self.test.labels
+        """Labels of the test images that were scored; of all before that."""
+        labels = self._read.get("test", self.test).labels
+        assert labels is not None, "a task has labelled sources"
+        return labels
 
-    def note_lost(self, source: Source, lost: Sequence[int], which: str) -> None:
-        """Note how many images of a source could not be read, and the first ones. which: training or test."""
-        names = some(source.paths[place] for place in lost)
-        told = f"{len(lost)} of {len(source):,} {which} images could not be read: {names}"
-        self.notes.append(told)
+    def keep(self, part: Part, source: Source, positions: Labels) -> Source:
+        """Keep which images of a part could be read; note the first time how many others there are, and the first ones.
+
+        source: the part's images, or some of them. positions: in the source, of those that were read. Returns these.
+        """
+        lost = np.setdiff1d(range(len(source)), positions)
+        if len(lost) and part not in self._read:
+            which = "training" if part == "fit" else "test"
+            names = some(source.paths[place] for place in lost)
+            self.notes.append(
+                f"{len(lost)} of {len(source):,} {which} images could not be read: {names}"
+            )
+        self._read[part] = Subset(source, positions)
+        return self._read[part]
 
 
 @dataclass
@@ -227,8 +230,8 @@ def accuracies(scores: Tensor, labels: Tensor) -> dict[str, float]:
 def balanced_accuracy(right: NDArray[np.bool_ | np.float64], labels: Labels) -> float:
     """Mean over the classes of the share of their images that are classified correctly, in percent.
 
-    right: bool or a share [N]; labels: int64 [N], of the same images. A constant answer has 100 / number of classes, however
-    many images are of one class.
+    right: bool or a share [N]; labels: int64 [N], of the same images. A constant answer has 100 / number of classes in
+    `labels`, however many images are of one class.
     """
     of_class = np.bincount(labels)
     hits = np.bincount(labels, weights=right)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ def fit_and_test(
 ) -> tuple[Source, Source, list[str], list[str]]:
     """Images to fit on and images to score, both labelled with the same classes, the classes' names, and notes.
 
+    Classes without an image on either side are left out, and the others renumbered; columns of multi-label images stay.
     Only images to fit on are reduced to a part (`request.images`), after those that `holdout` scores were taken out, so
     that scores from more or fewer images are over the same test images. Raises UserError.
     """
@@ -36,10 +38,17 @@ def fit_and_test(
     else:
         fit, test = hold_out(fit, request.holdout, Stream(request.seed).child("holdout"))
     names = _class_names(data, fit, test, request.holdout is None)
+    notes = [] if request.holdout is None else _notes(fit, test, names, request.holdout)
+    if fit.class_names != test.class_names and not all(map(str.isdecimal, names)):
+        notes.append(f"labels that are numbers are taken for classes in this order: {some(names)}")
+    if fit.classes is not None and test.classes is not None:
+        both = np.concatenate([fit.classes, test.classes])
+        shown, numbers = np.unique(both, return_inverse=True)
+        names = [names[label] for label in shown]
+        fit.labels, test.labels = np.split(numbers, [len(fit)])
     count = 1 if fit.classes is None else len(np.unique(fit.classes))
     if request.images is not None and request.images < count:
         raise UserError(f"images: too few for the classes of {fit!r}; give {count} or more")
-    notes = [] if request.holdout is None else _notes(fit, test, names, request.holdout)
     return sources.draw_part(fit, request.images, request.seed), test, names, notes
 
 
@@ -210,7 +219,9 @@ def stratified_part(
     for rows in shuffled(labels, stream).values():
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
     if not held.any():
-        raise UserError(f"a share of {share:g} selects no image; give a larger share, such as 0.5")
+        raise UserError(
+            f"holdout or selection: a share of {share:g} selects no image; give a larger share, such as 0.5"
+        )
     return held
 
 
@@ -247,13 +258,15 @@ def draw_per_class(
     labels: Labels,
     count: int,
     stream: Stream,
+    names: Sequence[str] = (),
 ) -> Labels:
-    """Positions of `count` images of every class. Raises UserError if a class has fewer."""
+    """Positions of `count` images of every class. Raises UserError if a class, called by its name, has fewer."""
     drawn = shuffled(labels, stream)
     for label, rows in drawn.items():
         if len(rows) < count:
+            name = names[label] if names else label
             raise UserError(
-                f"class {label} has {len(rows)} labelled images, fewer than the {count} asked for"
+                f"class {name} has {len(rows)} labelled images, fewer than the {count} asked for"
             )
     return np.concatenate([rows[:count] for rows in drawn.values()])
 

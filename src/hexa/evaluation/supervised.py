@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
+from hexa.config import some
 from hexa.data import Source
 from hexa.data.loading.loaders import PretrainLoader
 from hexa.data.loading.workers import epoch_order
@@ -136,6 +137,11 @@ def learn(
             if epoch % score_every == 0 or epoch == epochs:
                 scored = score() if world == 1 else from_main(score)
                 curve.append({"epoch": epoch, **scored})
+    lost = images_of.loader.problems
+    if lost:
+        images_of.notes.append(
+            f"unreadable training images, replaced by others: {some(lost, '; ')}"
+        )
     effective = {"batch_size": images_of.batch_size}
     return Outcome(best_and_last(curve), {"curve": curve}, images_of.notes, effective)
 
@@ -158,6 +164,8 @@ def accuracy(
 ) -> dict[str, float]:
     """Accuracies of a network and its classifier on labelled images, as evaluation sees them."""
     features, positions = extract(backbone, test, **task.extraction)
+    if test is task.test:
+        task.keep("test", test, positions.numpy())
     assert test.labels is not None
     labels = torch.from_numpy(test.labels)[positions]
     return accuracies(head(features.to(task.device))[:, : task.num_classes].cpu(), labels)

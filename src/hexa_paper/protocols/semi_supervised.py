@@ -98,7 +98,8 @@ def _labelled(
             fits = [count * task.num_classes for count in (each, each + 1) if count]
             use = f"{task.num_classes} classes; use {' or '.join(map(str, fits))}"
             raise UserError(f"labels: {options.labels} cannot be shared equally by {use}")
-        return draw_per_class(task.fit.classes, each, Stream(task.seed).child("labels", number))
+        draw = Stream(task.seed).child("labels", number)
+        return draw_per_class(task.fit.classes, each, draw, task.class_names)
     if options.list_file is not None:
         return rows_of(task.fit, Path(options.list_file))
     if options.percent < 100:

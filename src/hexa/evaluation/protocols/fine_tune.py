@@ -43,6 +43,7 @@ def run(task: Task, options: FineTuneOptions) -> Outcome:
     chosen = max(rates, key=lambda rate: held_out.get(rate, 0.0))
     plan = _plan(options, chosen)
     outcome = tuned(task, task.fit, task.test, plan, stream, "fine-tuning", options.score_every)
+    outcome.grouped = len(rates) > 1 and task.fit.groups() is not None
     outcome.details["learning_rate"] = chosen
     outcome.details["held_out"] = {str(rate): top1 for rate, top1 in held_out.items()}
     return outcome

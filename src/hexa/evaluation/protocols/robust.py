@@ -232,10 +232,13 @@ def corrupted(task: Task, options: CorruptionOptions) -> Outcome:
     metrics |= _balanced(task, unharmed, places)
     for group, names in corruptions.GROUPS.items():
         metrics[group] = float(np.mean([kinds[name] for name in names]))
-    half = half_width(100 * harmed.mean(1))
-    of_mean = [metrics["corrupted"] - half, metrics["corrupted"] + half]
+    intervals = {"top1": interval(unharmed)}
+    if len(places) > 1:
+        half = half_width(100 * harmed.mean(1))
+        ends = np.array([-half, half]) + metrics["corrupted"]
+        intervals["corrupted"] = ends.clip(0, 100).tolist()
     details = {
-        "intervals": {"top1": interval(unharmed), "corrupted": of_mean},
+        "intervals": intervals,
         "corruptions": {kind: values.tolist() for kind, values in kinds.items()},
         "positions": places.tolist(),
         "right": harmed.sum(1).tolist(),
@@ -282,8 +285,7 @@ def test_batches(
         streams = [stream.child(int(place)) for place in places]
         yield floats(images, task.device), labels, places, streams
         task.report(doing, int(index[-1]) + 1, len(rows))
-    if problems:
-        task.note_lost(source, sorted(problems), "test")
+    task.keep("test", source, np.delete(np.arange(len(rows)), [*problems]))
     if len(problems) == len(rows):
         raise nothing_read(source)
 
