@@ -209,7 +209,12 @@ def test_train_test_contents(tmp_path: Path) -> None:
     options = QUIET | {"k": 1}
     result = evaluate("knn", "pixels:8", f"folder:{tmp_path}", **options)
     assert result["metrics"]["top1"] == 100
-    shutil.rmtree(tmp_path / "test")
+    # without a split test, val is scored
+    (tmp_path / "test").rename(tmp_path / "val")
+    for given in (None, f"folder:{tmp_path}"):
+        result = evaluate("knn", "pixels:8", f"folder:{tmp_path}", test_data=given, **options)
+        assert result["data_facts"]["test"]["split"] == "val"
+    shutil.rmtree(tmp_path / "val")
     shutil.copytree(tmp_path / "train", tmp_path / "test")
     with pytest.raises(UserError, match="would be scored on the images it learns from"):
         evaluate("knn", "pixels:8", f"folder:{tmp_path}", **options)

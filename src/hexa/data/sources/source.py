@@ -165,6 +165,11 @@ class Source:
         return f"{self.name}#{self.split}" if len(self.splits) > 1 else self.name
 
     @property
+    def has_test(self) -> bool:
+        """True if the source has a split `test`, or `val` to replace it."""
+        return not {"test", "val"}.isdisjoint(self.splits)
+
+    @property
     def classes(self) -> Labels | None:
         """Classes int64 [N] if every image has exactly one class; otherwise None."""
         return self.labels if self.labels is not None and self.labels.ndim == 1 else None
