@@ -246,7 +246,7 @@ def test_other_files(tmp_path: Path, suffix: str, remedy: str) -> None:
 
 
 def test_stray_image(tmp_path: Path) -> None:
-    """A few images next to folders cost an explanation."""
+    """Images next to folders cost an explanation, however many there are."""
     for name in ("train/ant", "train/bee", "test/ant"):
         write_image(tmp_path / name / "1.png", 1)
     write_image(tmp_path / "logo.png", 2)
@@ -254,6 +254,10 @@ def test_stray_image(tmp_path: Path) -> None:
     write_image(tmp_path / "train" / "cover.png", 2)
     inner = open_source(f"folder:{tmp_path / 'train'}")
     assert "no class folder holds cover.png" in inner.notes()[0]
+    for number in range(11):
+        write_image(tmp_path / "train" / f"{number}.png", number)
+    inner = open_source(f"folder:{tmp_path / 'train'}")
+    assert "no class folder holds 0.png, 1.png" in inner.why_unlabelled
 
 
 def test_one_class_folder(tmp_path: Path) -> None:
