@@ -218,7 +218,7 @@ def of_backbones(
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {names}")
         images = Subset(images, shared.numpy())
         judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
-    notes.append(wording.groups_note(judge, images.groups()))
+    notes.append(wording.groups_note(judge, images))
     sides = list[Side]()
     for (name, backbone), features in zip(backbones.items(), every, strict=True):
         progress("scoring", len(sides), len(backbones))

@@ -322,7 +322,7 @@ class Subset(Source):
         vars(self).update(vars(source))
         self.source = source
         self.rows = rows
-        self.grouped = None
+        self.grouped = None if source.grouped is None else source.grouped[rows]
         self.ungrouped = 0
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]
