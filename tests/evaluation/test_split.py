@@ -26,6 +26,7 @@ from hexa.evaluation.split import (
 )
 from hexa.runtime.random import Stream
 from tests.evaluation.given import QUIET, noise_images
+from tests.refusals import one_line
 
 LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 5], [40, 10, 3, 1]))
 
@@ -45,8 +46,9 @@ def test_stratified_part() -> None:
     other = stratified_part(LABELS, 0.2, Stream(1))
     assert np.array_equal(again, held)
     assert not np.array_equal(other, held)
-    with pytest.raises(UserError, match="selects no image"):
-        stratified_part(np.arange(10) // 5, 0.1, Stream(0))
+    for labels, share in ((np.arange(10) // 5, 0.1), (np.arange(10), 0.5)):
+        with one_line("selects no image, because .* keeps one .*; give .* or more images of each"):
+            stratified_part(labels, share, Stream(0))
 
 
 def test_fold_partition() -> None:

@@ -210,7 +210,10 @@ def stratified_part(
     for rows in shuffled(labels, stream).values():
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
     if not held.any():
-        raise UserError(f"a share of {share:g} selects no image; give a larger share, such as 0.5")
+        raise UserError(
+            f"a share of {share:g} selects no image, because each class keeps one or more; "
+            "give a larger share, such as 0.5, or more images of each class"
+        )
     return held
 
 
