@@ -120,6 +120,13 @@ def test_huggingface_unlabelled_test_split(tmp_path: Path, labels: list[int] | N
     assert hidden.labels is None
 
 
+def test_huggingface_single_file(tmp_path: Path) -> None:
+    """A file is not looked for on the hub."""
+    (tmp_path / "x.parquet").touch()
+    with one_line("x.parquet is a file; give its folder, or parquet:"):
+        open_source(f"hf:{tmp_path / 'x.parquet'}")
+
+
 def test_huggingface_column_choice(tmp_path: Path) -> None:
     """If several columns are possible, the user must choose one."""
     fine = datasets.ClassLabel(names=list("abcd"))

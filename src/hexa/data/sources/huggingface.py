@@ -66,6 +66,8 @@ class HuggingFaceSource(ArrowSource):
         name, config, named = _parse(argument, spec)
         path = location(name)
         self.name = spec
+        if path.is_file():
+            raise UserError(f"data '{spec}': {path} is a file; give its folder, or parquet:{path}")
         remedy = "give hf:NAME:CONFIG for one of several configs, or hf:PATH for a folder"
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
             inside = _inside(path, spec)
