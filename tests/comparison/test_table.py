@@ -29,6 +29,7 @@ def test_unequal_class_comparison(tmp_path: Path, lopsided: str, says: Says) -> 
     assert record["majority_class"] == pytest.approx(100 * 60 / 65)
     assert "most frequent class, % 92.3 92.3" in said
     assert "k-NN, balanced, % ↑ 50.0 50.0" in said
+    assert "note: classes: bad, good" in said
     assert record["backbones"][0]["balanced_accuracy"]["k-NN"] == pytest.approx(50.0)
     page = (tmp_path / "compare.html").read_text()
     assert "most frequent class" in page

@@ -115,7 +115,11 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     named = dict(zip(_names(request.backbones), loaded, strict=True))
     learned = any(_learned_from(one, data) for one in loaded)
     found = of_backbones(named, data, judging, request, progress, learned=learned)
-    notes = [*dict.fromkeys([*data.notes(), *judging.notes()]), *found.notes]
+    notes = [
+        f"classes: {some(judging.class_names or np.unique(labelled.labels_of(judging)))}",
+        *dict.fromkeys([*data.notes(), *judging.notes()]),
+        *found.notes,
+    ]
     taught = [name for name, one in named.items() if _learned_from(one, judging)]
     if len({one.image_size for one in loaded}) > 1:
         notes.append("each backbone has its own image size; --size N sets one size for all")
