@@ -83,7 +83,8 @@ def test_harden_weights_to_report(weights: Path, tmp_path: Path, says: Says) -> 
     assert torch.equal(
         load_backbone(out / "winner.safetensors")(x := torch.rand(4, 3, 8, 8)), better(x)
     )
-    told = " ".join(says(f"export {out} --to=timm --out={tmp_path / 'x.safetensors'}").out.split())
+    export = f"export {out} --to=safetensors --out={tmp_path / 'x.safetensors'}"
+    told = " ".join(says(export).out.split())
     assert str(out / "winner.safetensors") in told
     (out / "report.html").unlink()  # as if killed before it was written
     says(command(weights, out, fixed))

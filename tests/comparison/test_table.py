@@ -29,8 +29,12 @@ def test_unequal_class_comparison(tmp_path: Path, lopsided: str, says: Says) -> 
     assert record["majority_class"] == pytest.approx(100 * 60 / 65)
     assert "most frequent class, % 92.3 92.3" in said
     assert "k-NN, balanced, % ↑ 50.0 50.0" in said
+    assert "note: classes: bad, good" in said
     assert record["backbones"][0]["balanced_accuracy"]["k-NN"] == pytest.approx(50.0)
-    assert "most frequent class" in (tmp_path / "compare.html").read_text()
+    page = (tmp_path / "compare.html").read_text()
+    assert "most frequent class" in page
+    assert "in at most five folds" in page
+    assert "<dt>seconds</dt>" not in page  # the limit is not the time of the run
 
 
 def test_many_backbones(tmp_path: Path, lopsided: str, says: Says) -> None:

@@ -30,6 +30,7 @@ from hexa.runtime.random import Stream
 from tests.data.sources.looks import labels_of
 from tests.data.sources.test_labels import table
 from tests.evaluation.given import QUIET, noise_images
+from tests.refusals import one_line
 
 LABELS = np.random.default_rng(0).permutation(np.repeat([0, 1, 2, 5], [40, 10, 3, 1]))
 
@@ -49,8 +50,11 @@ def test_stratified_part() -> None:
     other = stratified_part(LABELS, 0.2, Stream(1))
     assert np.array_equal(again, held)
     assert not np.array_equal(other, held)
-    with pytest.raises(UserError, match=r"selection: a share of 0\.1 selects"):
-        stratified_part(np.arange(10) // 5, 0.1, Stream(0))
+    for labels, share in ((np.arange(10) // 5, 0.1), (np.arange(10), 0.5)):
+        with one_line(
+            "selection: .* selects no image, because .* keeps one .*; give .* or more images of each"
+        ):
+            stratified_part(labels, share, Stream(0))
 
 
 def test_fold_partition() -> None:
@@ -213,7 +217,12 @@ def test_train_test_contents(tmp_path: Path) -> None:
     options = QUIET | {"k": 1}
     result = evaluate("knn", "pixels:8", f"folder:{tmp_path}", **options)
     assert result["metrics"]["top1"] == 100
-    shutil.rmtree(tmp_path / "test")
+    # without a split test, val is scored
+    (tmp_path / "test").rename(tmp_path / "val")
+    for given in (None, f"folder:{tmp_path}"):
+        result = evaluate("knn", "pixels:8", f"folder:{tmp_path}", test_data=given, **options)
+        assert result["data_facts"]["test"]["split"] == "val"
+    shutil.rmtree(tmp_path / "val")
     shutil.copytree(tmp_path / "train", tmp_path / "test")
     with pytest.raises(UserError, match="would be scored on the images it learns from"):
         evaluate("knn", "pixels:8", f"folder:{tmp_path}", **options)

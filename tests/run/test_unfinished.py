@@ -17,12 +17,12 @@ def test_unfinished_run_note(tmp_path: Path, says: Says) -> None:
     """An unfinished run is named."""
     run = a_run(tmp_path / "run", tiny())
     note = f"note: {run} is unfinished.*; {{}} "
-    said = says(f"export {run} --to timm --out {tmp_path / 'out.safetensors'}").out
+    said = says(f"export {run} --to safetensors --out {tmp_path / 'out.safetensors'}").out
     assert re.search(note.format(f"hexa resume {run}"), said)
     embedding = f"embed {run} --data digits#test --out {tmp_path / 'out.npz'}"
     (run / "adapt.json").write_text("{}")
     assert re.search(note.format("the same hexa adapt command"), says(embedding).out)
-    again = f"export {tmp_path}/out.safetensors --to timm --out {tmp_path}/b.safetensors"
+    again = f"export {tmp_path}/out.safetensors --to safetensors --out {tmp_path}/b.safetensors"
     assert "is unfinished" not in says(again).out
     for name in ("backbone", "winner"):
         shutil.copy(tmp_path / "out.safetensors", run / f"{name}.safetensors")

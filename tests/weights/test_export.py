@@ -27,6 +27,7 @@ from hexa.weights.export import export
 from hexa.weights.preparation import of_timm
 from hexa.weights.pretrained import Backbone, load_backbone, random_backbone
 from tests.laws.cases import Case
+from tests.refusals import one_line
 from tests.weights.test_layouts import assert_same, stirred
 from tests.weights.test_pretrained import run_folder
 
@@ -77,6 +78,22 @@ def test_printed_load_line(tmp_path: Path, target: str, config: NetworkConfig) -
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         assert_same(names["network"].eval()(by_hand(backbone, images)), backbone(images))
+
+
+@pytest.mark.parametrize(
+    ("target", "config", "said"),
+    [
+        ("timm", SMALL, "no other library has this network .small-resnet, streams one"),
+        ("torchvision", SMALL, "no other library has this network .small-resnet, streams one"),
+        ("torchvision", VIT, "only torchvision's plain ResNets, not vit_tiny_patch16_224"),
+    ],
+)
+def test_unsupported_target(tmp_path: Path, target: str, config: NetworkConfig, said: str) -> None:
+    """No file is written that the target cannot load."""
+    out = tmp_path / "out.safetensors"
+    with one_line(f"--to {target}: .*{said}.*; export --to"):
+        export(trained(config), target, out)
+    assert not out.exists()
 
 
 @pytest.mark.parametrize("config", [SMALL, VIT], ids=["small", "vit"])

@@ -7,6 +7,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import safetensors
 import safetensors.torch
@@ -18,6 +19,7 @@ from hexa.runtime import checkpoints
 from hexa.weights import files
 from hexa.weights.metadata import content_hash
 from hexa.weights.pretrained import load_backbone, random_backbone, save_backbone
+from tests.refusals import one_line
 from tests.torture.harness import forked
 from tests.weights.test_pretrained import SMALL, run_folder
 
@@ -109,3 +111,14 @@ def test_foreign_pickles(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> No
     with pytest.raises(UserError, match=r"weights\.pth"):
         load_backbone(f"{path}#resnet18")
     assert not recwarn.list
+
+
+def test_archives_of_other_kinds(tmp_path: Path) -> None:
+    """Intact archives of other kinds are not called incomplete."""
+    scripted = tmp_path / "scripted.pt"
+    arrays = tmp_path / "arrays.npz"
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(2, 2), torch.ones(1, 2)), scripted)
+    np.savez(arrays, weight=np.ones(3))
+    for path in (scripted, arrays):
+        with one_line(f"^{path}: TorchScript and .npz archives cannot be loaded; save the state"):
+            files.read(path)

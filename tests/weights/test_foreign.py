@@ -199,6 +199,17 @@ def test_named_checkpoint_part(
     assert "note" not in backbone.info
 
 
+def test_part_of_recognised_network(tmp_path: Path) -> None:
+    """Averaged and raw weights are prepared alike, since the note does not name the network."""
+    one, two = (timm.create_model("resnet18", num_classes=0) for _ in range(2))
+    path = saved({"state_dict": one.state_dict(), "state_dict_ema": two.state_dict()}, tmp_path)
+    averaged = load_backbone(path)
+    assert averaged.info["note"].endswith(f"for the others give {path}#:raw")
+    raw = load_backbone(f"{path}#:raw")
+    assert raw.preparation == averaged.preparation
+    assert torch.equal(raw.network.conv1.weight, one.conv1.weight)  # type: ignore[arg-type, union-attr]
+
+
 def loaded_as(path: Path, config: NetworkConfig) -> Backbone:
     """Like FILE#NETWORK, for a network that is smaller than those with a name."""
     found, preparation = foreign_state(files.read(path), described=config)

@@ -291,14 +291,15 @@ def _notes(trained: Trained, found: Outcome, record: Record) -> list[str]:
 
 
 def _export(trained: Trained, found: Outcome) -> Record:
-    """Write the better backbone for timm, and return its file, the line that loads it, and its image size."""
+    """Write the better backbone, for timm if timm has it, and return its file, the line that loads it, and its image size."""
     whole = all_whole(transform_of(found.winner), trained.data, trained.judging)
     # if images were taken whole, timm must not crop their edges
     winner = found.winner.prepared(crop=1.0 if whole else None)
     winner.preparation = replace(
         winner.preparation, origins={}
     )  # the file itself is the origin from now on
-    load = export(winner, "timm", (trained.out / WINNER).resolve())["load"]
+    to = "safetensors" if winner.network_config.name == "small-resnet" else "timm"
+    load = export(winner, to, (trained.out / WINNER).resolve())["load"]
     return {"file": WINNER, "load": str(load), "size": found.winner.image_size}
 
 

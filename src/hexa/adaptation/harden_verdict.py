@@ -79,7 +79,7 @@ def outcome(trained: Trained, price: float, seconds: float, progress: Progress) 
     judge = None
     if can_judge(images.classes):
         judge = Judge(labels_of(images), how.seed, images.groups())
-        notes.append(groups_note(judge, images.groups()))
+        notes.append(groups_note(judge, images))
     elif can_judge(trained.judging.classes):
         notes.append(
             "--price could not be applied: too few labelled images are left; give more by --labelled"

@@ -333,6 +333,6 @@ def _next(run: Path, data: str) -> str:
         source = open_source(data, "train")
         if source.labels is None:
             command = ["hexa", "embed", str(run), "--data", data, "--out", "features.npz"]
-        elif "test" not in source.splits:
+        elif not source.has_test:
             command += ["--holdout", "0.2"]
     return shlex.join(command)

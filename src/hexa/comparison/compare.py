@@ -116,7 +116,11 @@ def compare(request: CompareRequest, progress: Progress = silent) -> Comparison:
     # if a folder grew since the training, its former images are still in it
     learned = any(_learned_from(one, data) or _is_named(one, data) for one in loaded)
     found = of_backbones(named, data, judging, request, progress, learned=learned)
-    notes = [*dict.fromkeys([*data.notes(), *judging.notes()]), *found.notes]
+    notes = [
+        f"classes: {some(judging.class_names or np.unique(labelled.labels_of(judging)))}",
+        *dict.fromkeys([*data.notes(), *judging.notes()]),
+        *found.notes,
+    ]
     taught = [name for name, one in named.items() if _learned_from(one, judging)]
     if len({one.image_size for one in loaded}) > 1:
         notes.append("each backbone has its own image size; --size N sets one size for all")
@@ -224,7 +228,7 @@ def of_backbones(
         notes.append(f"{len(lost)} of {len(images):,} images cannot be read: {names}")
         images = Subset(images, shared.numpy())
         judge = labelled.Judge(labelled.labels_of(images), how.seed, images.groups())
-    notes.append(wording.groups_note(judge, images.groups()))
+    notes.append(wording.groups_note(judge, images))
     sides = list[Side]()
     for (name, backbone), features in zip(backbones.items(), every, strict=True):
         progress("scoring", len(sides), len(backbones))

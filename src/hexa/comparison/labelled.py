@@ -111,8 +111,8 @@ class Judge:
     """Folds of labelled images, drawn by the seed, so that backbones are compared image by image.
 
     Each image of a class with at least two images is scored once in each split; singletons are training data only.
-    Images of one group are always in the same fold. If fewer than two classes could then be scored, groups are ignored
-    and `groups` is None. parts: the folds of all splits, in order.
+    Images of one group are always in the same fold. If fewer than two classes could then be scored, or if every group
+    has one image, groups are ignored and `groups` is None. parts: the folds of all splits, in order.
     """
 
     def __init__(
@@ -140,6 +140,8 @@ class Judge:
             #: int64 [M], the images that are scored in every split.
             self.judged = np.sort(functools.reduce(np.intersect1d, judged))
 
+        if groups is not None and len(np.unique(groups)) == len(groups):
+            groups = None
         split(groups)
         if groups is not None:
             judged_classes = len(np.unique(labels[self.judged]))
@@ -264,7 +266,7 @@ def can_judge(labels: Rows | None) -> bool:
 def take_groups(source: Source, spec: str | None) -> None:
     """Set the groups of a source from `spec` (`groups_of`); an image without a group is a group of its own.
 
-    Raises UserError.
+    Groups of one image each replace sub-folders, so that images are independent. Raises UserError.
     """
     if spec is not None:
         labels_of(source)  # raises UserError without labels, because groups then have no use
@@ -275,12 +277,14 @@ def take_groups(source: Source, spec: str | None) -> None:
             -1 - row if name is None else numbers.setdefault(name, row)
             for row, name in enumerate(given)
         ]
+        own = source.groups()
         source.grouped = np.unique(number, return_inverse=True)[1]
-        if source.grouped.max() + 1 == len(source):
+        independent = source.grouped.max() + 1 == len(source)
+        if independent and own is None:
             raise UserError(
                 f"--groups {spec}: no two images of {source!r} share a group; leave out --groups"
             )
-        if Judge(labels_of(source), groups=source.grouped).groups is None:
+        if not independent and Judge(labels_of(source), groups=source.grouped).groups is None:
             raise UserError(
                 f"--groups {spec}: fewer than two classes span several groups, so that no fold can be "
                 "scored; label images of more groups, or leave out --groups"

@@ -44,7 +44,7 @@ def write(comparison: Comparison, how: Extraction, folder: Path) -> Path:
     facts = {
         name: value
         for name, value in vars(how).items()
-        if value not in (None, math.inf) and name != "backbones"
+        if value not in (None, math.inf) and name not in ("backbones", "seconds")
     }
     first = comparison.sides[0].features
     other = comparison.sides[comparison.verdict.best or 1]

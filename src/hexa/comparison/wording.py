@@ -13,9 +13,10 @@ from hexa.comparison.labelled import (
     GROUPED_WIDTH,
     WIDTH,
     Judge,
-    Rows,
     effective_groups,
 )
+from hexa.config import some
+from hexa.data import Source
 from hexa.evaluation.few_labels import student
 from hexa.reporting.tables import counted
 
@@ -56,11 +57,16 @@ def shown_by(
     return f"{given} a difference of about {points:.0f} points can be shown"
 
 
-def groups_note(judge: Judge, groups: Rows | None) -> str:
-    """Return a note on the use of groups. groups: int64 [N], the given groups, even if they are ignored."""
+def groups_note(judge: Judge, images: Source) -> str:
+    """Return a note on the use of groups. images: the source with the given groups, even if they are ignored."""
+    groups = images.groups()
     if groups is None or np.bincount(groups).max() < 2:
         return "labelled images count as independent; if some belong together, for example by visit or patient, give --groups"
     if judge.groups is None:
         return "images of a group count as independent, because fewer than two classes span several groups"
     scored = len(np.unique(judge.groups[judge.judged]))
-    return f"images of a group are in the same fold; the scored images are in {counted(scored, 'group')}"
+    alike = "a group"
+    if images.grouped is None:
+        names = {path.split("/")[1] for path in images.paths if path.count("/") > 1}
+        alike = f"equal sub-folders ({some(sorted(names))})"
+    return f"images of {alike} are in the same fold; the scored images are in {counted(scored, 'group')}"

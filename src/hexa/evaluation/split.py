@@ -143,14 +143,14 @@ def _test_images(
     channels: int,
 ) -> Source:
     if request.test_data is None:
-        if "test" not in fit.splits:
+        if not fit.has_test:
             raise UserError(
                 f"data '{data}' has no split test; "
                 "give test images with --test-data SOURCE, or score a part of these with --holdout 0.2"
             )
         return _labelled(fit.name, "test", request, channels)
     test = _labelled(request.test_data, None, request, channels)
-    if paths.parts(request.test_data).split is None and "test" in test.splits:
+    if paths.parts(request.test_data).split is None and test.has_test:
         return _labelled(request.test_data, "test", request, channels)
     return test
 
@@ -220,7 +220,8 @@ def stratified_part(
         held[rows[: min(round(share * len(rows)), len(rows) - 1)]] = True
     if not held.any():
         raise UserError(
-            f"holdout or selection: a share of {share:g} selects no image; give a larger share, such as 0.5"
+            f"holdout or selection: a share of {share:g} selects no image, because each class keeps "
+            "one or more; give a larger share, such as 0.5, or more images of each class"
         )
     return held
 

@@ -100,9 +100,9 @@ class KnnMonitor:
         if self.held is not None:
             drawn = draw_images(len(self.held), most, stream.child("held"))
             return Subset(source, order[:most].numpy()), Subset(self.held, drawn)
-        if source.split != "test" and "test" in source.splits:
+        if source.has_test:
             test = open_source(source.name, "test", source.max_image_pixels, source.channels)
-            if test.classes is not None:
+            if test.split != source.split and test.classes is not None:
                 other = torch.randperm(len(test), generator=stream.child("test").generator())
                 return Subset(source, order[:most].numpy()), Subset(test, other[:most].numpy())
         asking = max(1, round(_HELD_OUT * len(source)))

@@ -51,8 +51,8 @@ def export(
     torchvision.models.NAME with fc = Identity · safetensors: hexa's own file · onnx: a graph from
     pixels in [0, 1] to features (`onnx_file.write`), compared with onnxruntime. The metadata of a
     .safetensors file describes how to rebuild the network and how to normalise. A network with the
-    small-image stem is loaded into the plain one with that stem, small-resnet into hexa's own
-    class; networks with two streams support only safetensors and onnx.
+    small-image stem is loaded into the plain one with that stem; small-resnet and networks with
+    two streams support only safetensors and onnx.
     given: mean, std, size, crop or interpolation instead of the backbone's own.
     progress: receives the stages.
     Raises UserError; then an existing file is unchanged, and no new one is left.
@@ -154,7 +154,7 @@ def how_to_load(backbone: Backbone, to: str, out: Path) -> str:
             f"import onnxruntime; session = onnxruntime.InferenceSession({file})  # input: "
             f"{onnx_file.described(backbone)}"
         )
-    if to == "safetensors" or config.name == "small-resnet":
+    if to == "safetensors":
         return f"import hexa; network = hexa.load_backbone({file}).network"
     if to == "timm" and not config.small_stem and config.channels == 3:
         # num_classes=0 describes the file: otherwise timm expects a classifier in it
@@ -217,20 +217,21 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     there is none."""
     if to == "onnx":
         return None
-    if to != "safetensors" and config.streams != "one":
-        problem = "no other library has networks of two streams"
+    own = config.name == "small-resnet" or config.streams != "one"
+    if own and to != "safetensors":
+        problem = f"no other library has this network ({config.name}, streams {config.streams})"
         raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
     if to == "torchvision" and config.channels != 3:
         problem = f"its networks take 3 channels, this one {config.channels}"
         raise UserError(f"--to {to}: {problem}; export --to timm or onnx")
-    if to != "torchvision" or config.name == "small-resnet":
+    if to != "torchvision":
         return backbones.build(config)
     network: nn.Module | None = None
     if config.name in torchvision.models.list_models():
         network = torchvision.models.get_model(config.name, weights=None)
     has_options = bool(config.options.keys() - {"stem_padding"})
     if not isinstance(network, torchvision.models.ResNet) or has_options:
-        problem = f"torchvision has no such network ({config.name})"
+        problem = f"hexa exports only torchvision's plain ResNets, not {config.name}"
         raise UserError(f"--to {to}: {problem}; export --to timm or safetensors")
     network.fc = nn.Identity()
     if not config.small_stem:

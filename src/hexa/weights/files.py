@@ -16,7 +16,7 @@ import warnings
 import zipfile
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -36,6 +36,8 @@ State = Mapping[str, Tensor]
 _NOT_WEIGHTS = re.compile(r"\w*(optim|scheduler|scaler)\w*")
 #: First byte of files of torch before 1.6, which are pickles.
 _PICKLE = b"\x80"
+#: Names of parts in archives of arrays, and of TorchScript.
+_NOT_CHECKPOINTS = re.compile(r".*\.npy|.*/constants\.pkl")
 #: Longest name of a tensor.
 _LONGEST = 300
 
@@ -130,6 +132,12 @@ def _refusal(path: Path, error: Exception) -> Unreadable:
             f"{path}: refused: it has more than tensors and numbers, and reading that could run code or fill the memory (it names "
             f"{named[1] or named[2]}); if you trust it, save only its state_dict (see docs/faq.md)"
         )
+    with suppress(Exception), zipfile.ZipFile(path) as archive:
+        if any(map(_NOT_CHECKPOINTS.fullmatch, archive.namelist())):
+            return Unreadable(
+                f"{path}: TorchScript and .npz archives cannot be loaded; save the state_dict of "
+                "the network with torch.save"
+            )
     words = reason(error).partition(". ")[0]
     return Unreadable(
         f"{path}: not a complete file of weights ({words}); copy it again, or give another one"

@@ -147,7 +147,7 @@ def _match(weights: Weights, asked: Asked, config: NetworkConfig) -> Match:
     found = parts.find(weights, own)
     if not found:  # timm may know the layout
         found = [Part("plain", "", parts.without_wrappers(weights.state))]
-    part, notes = parts.choose(found, asked.part, asked.where, config.name)
+    part, notes = parts.choose(found, asked.part, asked.where, asked.name or "")
     family = LAYOUTS[part.layout].family
     if family is not None and config.name not in NETWORKS[family]:
         raise UserError(f"{where}: the network must be one of {', '.join(NETWORKS[family])}")

@@ -129,7 +129,8 @@ def choose(
     """Return one of the networks in a file, and notes for the user.
 
     wanted: the last part of FILE#NETWORK:PART, a path or a word of it, or `raw` for weights that
-    are not averaged; None if the user gave none. By default, averaged weights are preferred to raw
+    are not averaged; None if the user gave none. network: as the user named it, because the name
+    also sets the preparation of images; empty if it is inferred. By default, averaged weights are preferred to raw
     weights, a teacher to its student, and a network trained by gradients to its momentum copy.
     Raises UserError if several different networks remain.
     """

@@ -25,8 +25,8 @@ _MOCO = re.compile("base_encoder|momentum_encoder")
 
 
 class Asked(NamedTuple):
-    """The network that the user asked for: FILE#NETWORK, FILE#NETWORK.TAG, FILE#NETWORK:PART or
-    FILE#NETWORK:padding1."""
+    """The network that the user asked for: FILE#NETWORK, FILE#NETWORK.TAG, FILE#NETWORK:PART,
+    FILE#NETWORK:padding1 or, for an inferred network, FILE#:PART."""
 
     where: str
     name: str | None = None
@@ -45,8 +45,8 @@ class Asked(NamedTuple):
         if name and (plain not in timm.list_models() or unknown):
             remedy = nearest(name, timm.list_models())
             raise UserError(f"{where}#{name}: timm has no network '{name}'; {remedy}")
-        if len(others) > 1 or (words and not name):
-            raise UserError(f"{where}#{text}: write FILE#NETWORK or FILE#NETWORK:PART")
+        if len(others) > 1:
+            raise UserError(f"{where}#{text}: write FILE#NETWORK, FILE#NETWORK:PART or FILE#:PART")
         return cls(where, name or None, next(iter(others), None), next(iter(paddings), None))
 
     @property

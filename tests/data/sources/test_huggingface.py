@@ -57,8 +57,8 @@ def test_huggingface_splits_and_labels(tmp_path: Path, written: str) -> None:
         train.to_parquet(tmp_path / "set" / "train-00000-of-00001.parquet")
         held.to_parquet(tmp_path / "set" / "validation-00000-of-00001.parquet")
     source = open_source(f"hf:{tmp_path / 'set'}")
-    test = open_source(f"hf:{tmp_path / 'set'}#test")
-    assert source.splits == ["train", "test"]
+    test = open_source(f"hf:{tmp_path / 'set'}#validation")
+    assert source.splits == ["train", "val"]
     assert source.class_names == ["ant", "bee"]
     assert labels_of(source) == [1, 0, 1]
     assert reds_of(source) == [3, 4, 5]
@@ -115,9 +115,16 @@ def test_huggingface_unlabelled_test_split(tmp_path: Path, labels: list[int] | N
         open_source(f"hf:{tmp_path / 'set'}#{split}") for split in ("test", "unlabeled")
     )
     assert reds_of(test) == [3]
-    assert test.splits == ["train", "test", "unlabeled"]
+    assert test.splits == ["train", "val", "unlabeled"]
     assert reds_of(hidden) == [4, 5]
     assert hidden.labels is None
+
+
+def test_huggingface_single_file(tmp_path: Path) -> None:
+    """A file is not looked for on the hub."""
+    (tmp_path / "x.parquet").touch()
+    with one_line("x.parquet is a file; give its folder, or parquet:"):
+        open_source(f"hf:{tmp_path / 'x.parquet'}")
 
 
 def test_huggingface_column_choice(tmp_path: Path) -> None:

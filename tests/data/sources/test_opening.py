@@ -85,21 +85,23 @@ def test_unlabelled_folder(tmp_path: Path, names: list[str]) -> None:
     assert source.paths == sorted(names)
 
 
-@pytest.mark.parametrize("other", ["test", "validation"])
-def test_folder_splits(tmp_path: Path, other: str) -> None:
+@pytest.mark.parametrize(("other", "split"), [("test", "test"), ("Validation", "val")])
+def test_folder_splits(tmp_path: Path, other: str, split: str) -> None:
+    """A split has its usual name and that of its folder; without `test`, `val` replaces it."""
     for number, name in enumerate(("ant", "bee", "cat")):
         write_image(tmp_path / "train" / name / "1.png", number)
     write_image(tmp_path / other / "cat" / "2.png", 7)
     write_image(tmp_path / other / "bee" / "3.png", 8)
     train = open_source(f"folder:{tmp_path}")
-    test = open_source(f"folder:{tmp_path}#test")
+    test = open_source(f"folder:{tmp_path}#{split}")
     assert train.split == "train"
-    assert test.split == "test"
-    assert train.splits == test.splits == ["train", "test"]
+    assert train.splits == test.splits == ["train", split]
+    for name in ("test", other):
+        assert open_source(f"folder:{tmp_path}", name).split == test.split == split
     assert train.class_names == test.class_names == ["ant", "bee", "cat"]
     assert labels_of(test) == [1, 2]
-    with pytest.raises(UserError, match="'val'"):
-        open_source(f"folder:{tmp_path}", "val")
+    with one_line(rf"no split 'unlabelled'; choose one of its splits \(train, {split}\)"):
+        open_source(f"folder:{tmp_path}", "unlabelled")
     # without images, a folder beside a single split changes nothing
     shutil.rmtree(tmp_path / other)
     (tmp_path / "logs").mkdir()
@@ -187,10 +189,10 @@ def test_splits_in_a_folder(tmp_path: Path) -> None:
         (tmp_path / "labels" / name).mkdir(parents=True)
         (tmp_path / "labels" / name / "1.txt").write_text("0 0.5 0.5 1 1")
     train = open_source(f"folder:{tmp_path}")
-    assert train.splits == ["train", "test"]
+    assert train.splits == ["train", "val"]
     assert labels_of(train) == [0, 1]
     assert reds_of(train) == [0, 1]
-    assert reds_of(open_source(f"folder:{tmp_path}#test")) == [2, 3]
+    assert reds_of(open_source(f"folder:{tmp_path}#val")) == [2, 3]
     write_image(images.parent / "logo.png", 4)
     assert open_source(f"folder:{tmp_path}").left_out == {"next to the splits": 1}
     shutil.rmtree(images / "val")
@@ -244,7 +246,7 @@ def test_other_files(tmp_path: Path, suffix: str, remedy: str) -> None:
 
 
 def test_stray_image(tmp_path: Path) -> None:
-    """A few images next to folders cost an explanation."""
+    """Images next to folders cost an explanation, however many there are."""
     for name in ("train/ant", "train/bee", "test/ant"):
         write_image(tmp_path / name / "1.png", 1)
     write_image(tmp_path / "logo.png", 2)
@@ -252,6 +254,10 @@ def test_stray_image(tmp_path: Path) -> None:
     write_image(tmp_path / "train" / "cover.png", 2)
     inner = open_source(f"folder:{tmp_path / 'train'}")
     assert "no class folder holds cover.png" in inner.notes()[0]
+    for number in range(11):
+        write_image(tmp_path / "train" / f"{number}.png", number)
+    inner = open_source(f"folder:{tmp_path / 'train'}")
+    assert "no class folder holds 0.png, 1.png" in inner.why_unlabelled
 
 
 def test_one_class_folder(tmp_path: Path) -> None:
@@ -278,8 +284,8 @@ def test_parquet_folder(tmp_path: Path) -> None:
     write_parquet(tmp_path / "train-00000-of-00001.parquet", [3, 4, 5], [1, 0, 1], names)
     write_parquet(tmp_path / "validation-00000-of-00001.parquet", [6], [0], names)
     train = open_source(f"parquet:{tmp_path}", "train")
-    test = open_source(f"parquet:{tmp_path}", "test")
-    assert train.splits == ["train", "test"]
+    test = open_source(f"parquet:{tmp_path}", "validation")
+    assert train.splits == ["train", "val"]
     assert train.class_names == names
     assert labels_of(train) == [1, 0, 1]
     assert train.paths == ["3.png", "4.png", "5.png"]

@@ -54,7 +54,7 @@ def test_webdataset_positions_and_splits(tmp_path: Path, label: str) -> None:
     shard(tmp_path / "val-0000.tar", 10, 2, label)
     source = open_source(f"webdataset:{tmp_path}")
     assert source.split == "train"
-    assert source.splits == ["train", "test"]
+    assert source.splits == ["train", "val"]
     assert len(source) == 6
     assert labels_of(source) == [0, 1, 2, 3, 4, 0]
     assert source.paths[3] == "train-0001.tar/part/0003.png"
@@ -64,7 +64,8 @@ def test_webdataset_positions_and_splits(tmp_path: Path, label: str) -> None:
         assert torch.equal(
             image[:, 0, 0], torch.tensor([40 * (position % 5), 20, 200], dtype=torch.uint8)
         )
-    assert len(open_source(f"webdataset:{tmp_path}", "test")) == 2
+    for split in ("val", "test"):
+        assert len(open_source(f"webdataset:{tmp_path}", split)) == 2
 
 
 def test_unlabelled_webdataset(tmp_path: Path) -> None:
@@ -85,25 +86,25 @@ def test_unlabelled_webdataset(tmp_path: Path) -> None:
         ("train_0.tar train_1.tar test_0.tar", "2 train, 1 test"),
         ("train/0000.tar train/0001.tar test/0000.tar", "2 train, 1 test"),
         ("train/data.tar test/data.tar", "1 train, 1 test"),
-        ("in1k-train-0.tar in1k-train-1.tar in1k-validation-0.tar", "2 train, 1 test"),
+        ("in1k-train-0.tar in1k-train-1.tar in1k-validation-0.tar", "2 train, 1 val"),
         ("cifar_train.tar cifar_test.tar cifar_val.tar", "1 train, 1 test, 1 val"),
         ("a/partial-train/0.tar a/partial-test/0.tar", "1 train, 1 test"),
-        ("train/a/0.tar train/b/1.tar val/a/0.tar", "2 train, 1 test"),
+        ("train/a/0.tar train/b/1.tar val/a/0.tar", "2 train, 1 val"),
         ("x.tar y.train.tar", "2 train"),
         ("test-of-train-0.tar test-of-val-0.tar", "1 test-train, 1 test-val"),
         ("my-test-sets/a-0.tar my-test-sets/a-1.tar", "2 train"),
         ("test/0.tar test/1.tar", "2 test"),
         ("cats-0.tar cats-1.tar", "2 train"),
         ("latest_0.tar trains_0.tar", "1 latest, 1 trains"),
-        ("train0.tar train1.tar VAL0.tar", "2 train, 1 test"),
+        ("train0.tar train1.tar VAL0.tar", "2 train, 1 val"),
         ("0-train.tar 1-train.tar 0-test.tar", "2 train, 1 test"),
-        ("train-0.tar train_mini-0.tar val-0.tar", "1 train, 1 train-mini, 1 test"),
+        ("train-0.tar train_mini-0.tar val-0.tar", "1 train, 1 train-mini, 1 val"),
         ("a1-train-0.tar a1-train-1.tar b-train.tar", "2 a1-train, 1 b-train"),
         ("train_images.tar test_images.tar", "1 train, 1 test"),
         ("train-0-of-2-ab12.tar train-1-of-2-cd34.tar", "2 train"),
         ("train-shard0.tar train-shard1.tar test.tar", "2 train, 1 test"),
-        ("train-rank0-0.tar train-rank1-0.tar val-rank0-0.tar", "2 train, 1 test"),
-        ("train-en.tar train-fr.tar val.tar", "2 train, 1 test"),
+        ("train-rank0-0.tar train-rank1-0.tar val-rank0-0.tar", "2 train, 1 val"),
+        ("train-en.tar train-fr.tar val.tar", "2 train, 1 val"),
         ("train-a.tar train-1f0a9b.tar train.tar", "3 train"),
         ("in21k-train-w21-0.tar in21k-train-w22-0.tar in21k-train.tar", "3 train"),
         ("cifar10_train.tar cifar10_test.tar", "1 train, 1 test"),

@@ -130,9 +130,9 @@ def check_problems(
     if count > (max(1.0, tolerance * len(source)) if tolerance > 0 else 0):
         listed = some(describe_problems(source, problems, count), "; ")
         raise UnreadableImages(
-            f"data '{source.title}': {count} of {len(source)} images cannot be read, more "
+            f"data '{source.title}': at least {count} of {len(source)} images cannot be read, more "
             f"than {100 * tolerance:g} %: {listed}; remove these images or, in training, "
-            f"raise --training.max_corrupt_share above {count / len(source):.2g}"
+            "raise --training.max_corrupt_share; hexa embed counts them all"
         )
 
 

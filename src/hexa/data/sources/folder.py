@@ -64,7 +64,7 @@ class FolderSource(Source):
     def _explain(self, num_folders: int) -> None:
         """Say why the images have no labels. num_folders: number of sub-folders with images."""
         loose = [path for path in self.paths if "/" not in path]
-        if num_folders > 1 and len(loose) <= _MOST_STRAY:
+        if num_folders > 1:
             self.unfit_labels = f"no class folder holds {some(loose)}; move such images into one"
         elif num_folders == 1 and not loose:
             name = self.paths[0].split("/")[0]

@@ -57,15 +57,17 @@ class HuggingFaceSource(ArrowSource):
 
     A folder was written by `save_to_disk`, or has Parquet files or images. The image column has the type Image. The
     label column has the type ClassLabel, or the name `label` and integers or text. If several columns fit, the user must
-    name one. hexa decodes the files, not `datasets`. Without a test split, or if its labels are hidden, the validation
-    split is `test`. A data set is refused if it needs to run code, or if its rows, README.md or links name a
-    file outside of the folder or an address.
+    name one. hexa decodes the files, not `datasets`. If the labels of the test split are hidden, it is `unlabeled`. A data
+    set is refused if it needs to run code, or if its rows, README.md or links name a file outside of the folder or an
+    address.
     """
 
     def __init__(self, argument: str, split: str | None, spec: str) -> None:
         name, config, named = _parse(argument, spec)
         path = location(name)
         self.name = spec
+        if path.is_file():
+            raise UserError(f"data '{spec}': {path} is a file; give its folder, or parquet:{path}")
         remedy = "give hf:NAME:CONFIG for one of several configs, or hf:PATH for a folder"
         with reported(f"data '{spec}': cannot be read", f"; {remedy}"):
             inside = _inside(path, spec)
@@ -288,11 +290,10 @@ def _only(kind: str, candidates: list[str], spec: str) -> str:
 
 
 def _splits(tables: Mapping[str, Any], label: str | None) -> dict[str, str]:
-    """Return {split: name in the data set}. If all test labels are hidden, the validation split is `test`."""
+    """Return {split: name in the data set}. If all test labels are hidden, the test split is `unlabeled`."""
     names = by_split(tables)
     if {"test", "val"} <= set(names) and label is not None:
         test = tables[names["test"]]
         if label not in test.column_names or set(test.unique(label)) <= {-1, None}:
-            names["unlabeled"] = names["test"]
-            names["test"] = names.pop("val")
+            names["unlabeled"] = names.pop("test")
     return names

@@ -165,6 +165,11 @@ class Source:
         return f"{self.name}#{self.split}" if len(self.splits) > 1 else self.name
 
     @property
+    def has_test(self) -> bool:
+        """True if the source has a split `test`, or `val` to replace it."""
+        return not {"test", "val"}.isdisjoint(self.splits)
+
+    @property
     def classes(self) -> Labels | None:
         """Classes int64 [N] if every image has exactly one class; otherwise None."""
         return self.labels if self.labels is not None and self.labels.ndim == 1 else None
@@ -317,7 +322,7 @@ class Subset(Source):
         vars(self).update(vars(source))
         self.source = source
         self.rows = rows
-        self.grouped = None
+        self.grouped = None if source.grouped is None else source.grouped[rows]
         self.ungrouped = 0
         self.labels = None if source.labels is None else source.labels[rows]
         self.paths = [source.paths[row] for row in rows]

@@ -15,7 +15,7 @@ _SPLITS = {
     "val": ("val", "valid", "validation"),
     "unlabeled": ("unlabeled", "unlabelled"),
 }
-#: Common names of splits -> names in hexa. Without a test split, the validation split is `test`.
+#: Common names of splits -> names in hexa.
 SPLIT_NAMES = {name: split for split, names in _SPLITS.items() for name in names}
 
 _SEPARATOR = re.compile("[-._]")
@@ -28,15 +28,21 @@ _NUMBER = re.compile(r"[^a-z]*|.*\d\W*|[\da-f]+", re.IGNORECASE)
 
 
 def choose_split(spec: str, split: str | None, splits: Iterable[str]) -> str:
-    """Return `split` (default: train, or the only split). Raises UserError for an unknown split."""
+    """Return `split` (default: train, or the only split), by any of its names; without a split `test`, `val` replaces it.
+
+    Raises UserError for an unknown split.
+    """
     known = list(splits)
     if not known:
         raise UserError(f"data '{spec}': the source has no splits")
-    chosen = split or (known[0] if len(known) == 1 else "train")
+    asked = split or (known[0] if len(known) == 1 else "train")
+    chosen = asked if asked in known else SPLIT_NAMES.get(asked.lower())
+    if chosen == "test" and chosen not in known:
+        chosen = "val"
     if chosen not in known:
         example = next((name for name in known if "train" in name), known[0])
         raise UserError(
-            f"data '{spec}': no split '{chosen}'; choose one of its splits ({some(known)}), such "
+            f"data '{spec}': no split '{asked}'; choose one of its splits ({some(known)}), such "
             f"as {spec}#{example}"
         )
     return chosen
@@ -51,8 +57,6 @@ def by_split(names: Iterable[str]) -> dict[str, str]:
             raise UserError(
                 f"'{other}' and '{name}' are both names of one split; rename or move one of them"
             )
-    if "val" in names_of and "test" not in names_of:
-        names_of["test"] = names_of.pop("val")
     order = sorted(names_of, key=lambda split: (split != "train", split != "test", split))
     return {split: names_of[split] for split in order}
 
