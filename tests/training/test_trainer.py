@@ -16,7 +16,10 @@ import pytest
 import torch
 
 from hexa.config import UserError
-from hexa.core import Batch
+from hexa.core import Batch, MethodConfig
+from hexa.methods.byol import BYOLConfig
+from hexa.methods.dino import DINOConfig
+from hexa.nn.momentum import cosine_momentum
 from hexa.objective import Objective
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
@@ -28,6 +31,7 @@ from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
 from ..end_to_end.endings import metric_lines as metrics
+from ..methods.setting import small
 from .toy import LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
 
 
@@ -539,3 +543,50 @@ def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert name in line
         assert first == again.objective.starts[name]
         assert first / again.step == pytest.approx(hard.start, abs=0.05)
+
+
+@pytest.mark.parametrize("pace", [0.5, 2.0])
+@pytest.mark.parametrize(
+    "config",
+    [
+        BYOLConfig(dim=4, hidden=8, momentum=0.5),
+        DINOConfig(num_prototypes=7, hidden=8, bottleneck=4, momentum=0.5),
+    ],
+    ids=lambda config: config.name,
+)
+def test_time_limit_momentum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: MethodConfig, pace: float
+) -> None:
+    """With a time limit, the momentum follows the length of the training that fits, like the
+    learning rate, also if the run resumes."""
+    seen = list[tuple[int, int, int]]()
+
+    def begun(name: str, stop: int, state: Any = None) -> Trainer:
+        model = small(config, data_size=STEPS * 4, epochs=4).float()
+        more: Any = {"max_seconds": 20.0, "checkpoint_every_steps": 1, "state": state}
+        made = trainer(tmp_path / name, epochs=4, hard={}, model=model, **more)
+
+        def second() -> float:
+            if made.step == stop:
+                raise Kill
+            return pace
+
+        def spied(start: float, step: int, total: int) -> float:
+            seen.append((step, total, made.optimizer.total_steps))
+            return cosine_momentum(start, step, total)
+
+        paced(made, monkeypatch, second)
+        monkeypatch.setattr(f"{type(model).__module__}.cosine_momentum", spied)
+        return made
+
+    made = begun("all", stop=-1)
+    made.run()
+    assert made.step == 20 / pace
+    assert [step for step, _, _ in seen] == list(range(made.step))
+    for name, state, stop in (("whole", None, 9), ("resumed", None, 8), ("resumed", ..., 9)):
+        made = begun(name, stop, state and newest(tmp_path / name))
+        with pytest.raises(Kill):
+            made.run()
+    assert all(total == end for _, total, end in seen)
+    ends = [newest(tmp_path / name)["method"] for name in ("whole", "resumed")]
+    assert_identical(*ends)

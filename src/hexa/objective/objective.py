@@ -91,11 +91,13 @@ class Objective:
         return {name: hard for name, hard in self.hard_examples.items() if name in started}
 
     def stretch(self, step: int, when: Callable[[int], int]) -> None:
-        """Move the starts of hard examples that have not started before `step`, because the length
-        of the training has changed.
+        """Move the starts of hard examples that have not started before `step`, and the end of the
+        method's schedules, because the length of the training has changed.
 
         when: returns the new step of a planned step; it must not decrease.
         """
+        if self.steps is not None:
+            self.method.total_steps = when(self.steps)
         for name, planned in self._planned.items():
             if self.starts[name] >= step:
                 self.starts[name] = max(step, when(planned))
