@@ -162,6 +162,13 @@ def test_timing(parts: int) -> None:
     assert min(costs.steps.values()) > 0
 
 
+def test_timing_with_clusters() -> None:
+    """Few images are timed, although the clusters are fewer than the images of an epoch alone."""
+    fields = ALONE | {"method.name": "deepcluster-v2", "method.num_prototypes": [600]}
+    costs = measure(override(recipes.get("digits-moco-v2"), fields), open_source("digits"), ())
+    assert min(costs.steps.values()) > 0
+
+
 def in_two_processes() -> list[str]:
     """The laws that are broken, none if all is well."""
     broken = []
