@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from hexa import recipes
+from hexa.config import UserError
 from hexa.core import Example
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.byol import BYOL
+from hexa.run.build import Machine, build_method, setting_of
 from hexa.testing import LAWS
 from hexa.testing.check import looks_wrong
 from tests.conftest import Says
@@ -173,6 +176,29 @@ def test_law_faults(
     monkeypatch.setattr(of, name, fault(getattr(of, name)))
     with pytest.raises(AssertionError, match=said):
         LAWS[law](case)
+
+
+def test_backbone_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backbone that cannot be exported breaks a law, and is refused before the training."""
+    experiment = recipes.get("digits-moco-v2")
+    case = Case("byol").made()
+    experiment = experiment.model_copy(update={"method": case.method, "hard_examples": {}})
+    setting = setting_of(experiment, 1347)
+    machine = Machine.of(experiment)
+
+    def doubled(self: BYOL) -> nn.Module:
+        self.target.backbone.register_forward_hook(lambda *given: 2 * given[-1])
+        return self.target.backbone
+
+    monkeypatch.setattr(BYOL, "backbone", property(doubled))
+    build_method(experiment, setting, machine)
+    with pytest.raises(AssertionError, match="features of the exported backbone"):
+        LAWS["backbone_can_be_exported"](case)
+    monkeypatch.setattr(BYOL, "backbone", property(lambda self: self.encoder))
+    with pytest.raises(UserError, match=r"BYOL.backbone is not .* it lacks conv1.*; unknown"):
+        LAWS["backbone_can_be_exported"](case)
+    with pytest.raises(UserError, match=r"BYOL.backbone is not .* it lacks conv1.*; unknown"):
+        build_method(experiment, setting, machine)
 
 
 def test_processes_with_a_fraction() -> None:

@@ -20,6 +20,7 @@ from torch.multiprocessing.spawn import start_processes
 from hexa.core import MAIN, Branch, Method
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.vat import VAT
+from hexa.nn.backbones import build
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.objective import STD
@@ -27,6 +28,7 @@ from hexa.ops.draws import StepValues
 from hexa.runtime import processes
 from hexa.testing.cases import BATCH, Case, one_step, train
 from hexa.testing.recording import Recording
+from hexa.weights.fitting import exported
 
 State = Mapping[str, Any]
 _GATHER = "use processes.all_gather, or all_gather_with_gradient if the loss needs the gradient"
@@ -272,6 +274,16 @@ def a_resumed_method_goes_on(case: Case) -> None:
     )
 
 
+def backbone_can_be_exported(case: Case) -> None:
+    """The backbone's weights load strictly into the plain network, which has the same features."""
+    method = case.build()
+    network = build(case.network).double()
+    network.load_state_dict(exported(method, case.network))
+    pixels = case.batch().crops[0]
+    features = (backbone.eval()(pixels) for backbone in (method.backbone, network))
+    _close(*features, "features of the exported backbone")
+
+
 def step_is_static(case: Case) -> None:
     """Two steps of one phase call torch in the same way, with the same numbers. If the calls are
     repeated without the Python code around them, the next step is the same, bit for bit. Applies to
@@ -377,6 +389,7 @@ LAWS: dict[str, Callable[[Case], None]] = {
         micro_batches_add_up,
         checkpointed_blocks_agree,
         a_resumed_method_goes_on,
+        backbone_can_be_exported,
         step_is_static,
         two_processes_equal_one,
     )
