@@ -15,6 +15,7 @@ from hexa.core.micro_batches import MicroBatches
 from hexa.data import open_source
 from hexa.measure.costs import measure
 from hexa.methods.moco import MoCo
+from hexa.methods.simsiam import SimSiam
 from hexa.objective import ObjectiveConfig
 from hexa.recipes.experiment import override
 from hexa.run.build import setting_of
@@ -160,6 +161,28 @@ def test_timing(parts: int) -> None:
     fields["training.accumulate"] = parts
     costs = measure(override(recipes.get("digits-moco-v2"), fields), open_source("digits"), ())
     assert min(costs.steps.values()) > 0
+
+
+def test_loss_per_image_with_labels_of_the_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels that are made of the clean embedding get it, also if each image has its own loss."""
+    monkeypatch.setattr(SimSiam, "loss_per_image", True)
+    micro_batches_add_up(Case("simsiam", {}, {"adversarial": {}}).made())
+
+
+@pytest.mark.parametrize("fields", [{}, {"measure": "loss"}])
+def test_vat_passes(fields: dict[str, object]) -> None:
+    """The direction is computed in micro-batches."""
+    case = Case("moco", {}, {"vat": fields})
+    method = case.build()
+    seen = list[int]()
+
+    def hook(_: object, given: tuple[torch.Tensor, ...]) -> None:
+        if torch.is_grad_enabled():
+            seen.append(len(given[0]))
+
+    method.backbone.register_forward_pre_hook(hook)
+    backward(case.objective(method, accumulate=4), case.batch())
+    assert set(seen) == {BATCH // 4}
 
 
 def test_timing_with_clusters() -> None:

@@ -150,8 +150,9 @@ class Objective:
         crops = self._watched(plan, STD, MAIN, crops)
         batches = MicroBatches(self.score, crops, MAIN)
         # apart: each micro-batch has a term of its own, which needs no embedding of all images
-        apart = self.method.loss_per_image and batches.several
-        embedding = None if apart and batch.known else batches.embedding()
+        apart = self.method.loss_per_image and batches.several and batch.known
+        alone = apart and not self.method.labels_from_embedding
+        embedding = None if alone else batches.embedding()
         # make the pseudo-labels of all images
         detached = None
         if embedding is not None and len(crops[0]) == len(batch):
