@@ -13,7 +13,7 @@ from torch import nn
 
 from hexa import recipes
 from hexa.config import UserError
-from hexa.core import Example
+from hexa.core import MAIN, Example
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.byol import BYOL
 from hexa.run.build import Machine, build_method, setting_of
@@ -176,6 +176,17 @@ def test_law_faults(
     monkeypatch.setattr(of, name, fault(getattr(of, name)))
     with pytest.raises(AssertionError, match=said):
         LAWS[law](case)
+
+
+def test_branch_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that ignores the branch is found."""
+    law = LAWS["nothing_changes_before_commit"]
+    case = Case("byol", {}, {"adversarial": {}}).made()
+    law(case)
+    embed = BYOL.embed
+    monkeypatch.setattr(BYOL, "embed", lambda self, crops, branch: embed(self, crops, MAIN))
+    with pytest.raises(AssertionError, match="no pass went through `aux`"):
+        law(case)
 
 
 def test_backbone_law(monkeypatch: pytest.MonkeyPatch) -> None:
