@@ -173,3 +173,21 @@ def test_adversarial_branch(branch: str) -> None:
         {"adversarial": {"branch": branch, "generation": "aux_eval"}},
     )
     assert case.examples()["adversarial"].branch == Branch(branch)
+
+
+def test_random_start_of_large_crops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small crops stay clean in the first step too."""
+    fields = {"crops": "large", "random_start": 1.0, "epsilon": 8.0, "step_size": 8.0}
+    case = Case("swav", {}, {"adversarial": fields})
+    method = case.build()
+    data = case.batch()
+    moved = list[list[bool]]()
+    embed = method.embed
+
+    def seen(crops: tuple[torch.Tensor, ...], branch: Branch) -> torch.Tensor:
+        moved.append([not torch.equal(*pair) for pair in zip(crops, data.crops, strict=False)])
+        return embed(crops, branch)
+
+    monkeypatch.setattr(method, "embed", seen)
+    case.objective(method).examples(data)
+    assert moved == [[False] * 3, [True, True, False]]
