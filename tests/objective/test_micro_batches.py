@@ -20,6 +20,7 @@ from hexa.objective import ObjectiveConfig
 from hexa.recipes.experiment import override
 from hexa.run.build import setting_of
 from hexa.testing.laws import micro_batches_add_up
+from hexa.training.overfitting import one_step_and_many
 from tests.distributed.together import run_together
 from tests.end_to_end.endings import ALONE
 from tests.laws.cases import BATCH, Case, backward
@@ -169,20 +170,25 @@ def test_loss_per_image_with_labels_of_the_embedding(monkeypatch: pytest.MonkeyP
     micro_batches_add_up(Case("simsiam", {}, {"adversarial": {}}).made())
 
 
-@pytest.mark.parametrize("fields", [{}, {"measure": "loss"}])
-def test_vat_passes(fields: dict[str, object]) -> None:
-    """The direction is computed in micro-batches."""
-    case = Case("moco", {}, {"vat": fields})
+@pytest.mark.parametrize(
+    "hard",
+    [{"vat": {}}, {"adversarial": {"epsilon": 4, "step_size": 4}}],
+)
+def test_passes_of_micro_batches(hard: dict[str, dict[str, object]]) -> None:
+    """VAT's direction and the check for overfitting are computed in micro-batches, too."""
+    case = Case("moco", {}, hard)
     method = case.build()
-    seen = list[int]()
+    seen = set[int]()
 
     def hook(_: object, given: tuple[torch.Tensor, ...]) -> None:
         if torch.is_grad_enabled():
-            seen.append(len(given[0]))
+            seen.add(len(given[0]))
 
     method.backbone.register_forward_pre_hook(hook)
-    backward(case.objective(method, accumulate=4), case.batch())
-    assert set(seen) == {BATCH // 4}
+    objective = case.objective(method, accumulate=4)
+    backward(objective, case.batch())
+    one_step_and_many(objective, case.batch())
+    assert seen == {2}
 
 
 def test_timing_with_clusters() -> None:

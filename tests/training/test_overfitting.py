@@ -61,21 +61,6 @@ def test_attack_loss_measurement() -> None:
     assert many > one > 0
 
 
-def test_attack_loss_micro_batches() -> None:
-    """With micro-batches, no pass with gradients has more images than one."""
-    case = Case("moco", {}, {"adversarial": {"epsilon": 4, "step_size": 4}})
-    method = case.build()
-    seen = list[int]()
-
-    def hook(_: object, given: tuple[torch.Tensor, ...]) -> None:
-        if torch.is_grad_enabled():
-            seen.append(len(given[0]))
-
-    method.backbone.register_forward_pre_hook(hook)
-    one_step_and_many(case.objective(method, accumulate=4), batch())
-    assert set(seen) == {2}
-
-
 def test_overfitting_warning() -> None:
     """The warning appears once, until the problem disappears."""
     watch = Watch(None, None)

@@ -19,7 +19,6 @@ from hexa.config import UserError
 from hexa.core import Batch, MethodConfig
 from hexa.methods.byol import BYOLConfig
 from hexa.methods.dino import DINOConfig
-from hexa.nn.momentum import cosine_momentum
 from hexa.objective import Objective
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
@@ -513,12 +512,25 @@ def test_time_fitted_length(
     assert (again.clock.total, again.clock.pauses > 0) == (again.seconds, made.clock.pauses > 2)
 
 
-def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a time limit, hard examples start at their shares of the training that fits, like the
-    learning rate; they start once, also if the run resumes."""
+@pytest.mark.parametrize(
+    "config",
+    [
+        BYOLConfig(dim=4, hidden=8),
+        DINOConfig(num_prototypes=7, hidden=8, bottleneck=4),
+    ],
+    ids=lambda config: config.name,
+)
+def test_time_limit_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: MethodConfig
+) -> None:
+    """With a time limit, hard examples start at their shares of the training that fits, and the
+    momentum follows it, like the learning rate; they start once, also if the run resumes."""
+    ends = list[tuple[int, int]]()
 
     def begun(folder: Path, stop: int, state: Any = None) -> tuple[Trainer, list[str]]:
-        made = trainer(folder, hard=LATE, max_seconds=60.0, state=state, checkpoint_every_steps=1)
+        model = small(config, epochs=3, branches=("main", "aux")).float()
+        more: Any = {"max_seconds": 60.0, "checkpoint_every_steps": 1}
+        made = trainer(folder, hard=LATE, state=state, model=model, **more)
         said = list[str]()
         made.journal.reporter.say = said.append  # type: ignore[method-assign]
 
@@ -527,7 +539,12 @@ def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 raise Kill
             return 1.0
 
+        def spied(start: float, step: int, total: int) -> float:
+            ends.append((total, made.total_steps))
+            return start
+
         paced(made, monkeypatch, second)
+        monkeypatch.setattr(f"{type(model).__module__}.cosine_momentum", spied)
         return made, said
 
     made, said = begun(tmp_path, stop=20)
@@ -537,56 +554,11 @@ def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     again.run()
     starts = [line for line in said + after if "starts" in line]
     assert again.step > 3 * 3 * STEPS
+    # before the first step, the planned length is known
+    assert ends[1:] == [(end, end) for _, end in ends[1:]]
     for line, (name, hard) in zip(starts, LATE.items(), strict=True):
         epochs = float(line.split()[1].rstrip(":"))
         first = round(epochs * STEPS)
         assert name in line
         assert first == again.objective.starts[name]
         assert first / again.step == pytest.approx(hard.start, abs=0.05)
-
-
-@pytest.mark.parametrize("pace", [0.5, 2.0])
-@pytest.mark.parametrize(
-    "config",
-    [
-        BYOLConfig(dim=4, hidden=8, momentum=0.5),
-        DINOConfig(num_prototypes=7, hidden=8, bottleneck=4, momentum=0.5),
-    ],
-    ids=lambda config: config.name,
-)
-def test_time_limit_momentum(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: MethodConfig, pace: float
-) -> None:
-    """With a time limit, the momentum follows the length of the training that fits, like the
-    learning rate, also if the run resumes."""
-    seen = list[tuple[int, int, int]]()
-
-    def begun(name: str, stop: int, state: Any = None) -> Trainer:
-        model = small(config, data_size=STEPS * 4, epochs=4).float()
-        more: Any = {"max_seconds": 20.0, "checkpoint_every_steps": 1, "state": state}
-        made = trainer(tmp_path / name, epochs=4, hard={}, model=model, **more)
-
-        def second() -> float:
-            if made.step == stop:
-                raise Kill
-            return pace
-
-        def spied(start: float, step: int, total: int) -> float:
-            seen.append((step, total, made.optimizer.total_steps))
-            return cosine_momentum(start, step, total)
-
-        paced(made, monkeypatch, second)
-        monkeypatch.setattr(f"{type(model).__module__}.cosine_momentum", spied)
-        return made
-
-    made = begun("all", stop=-1)
-    made.run()
-    assert made.step == 20 / pace
-    assert [step for step, _, _ in seen] == list(range(made.step))
-    for name, state, stop in (("whole", None, 9), ("resumed", None, 8), ("resumed", ..., 9)):
-        made = begun(name, stop, state and newest(tmp_path / name))
-        with pytest.raises(Kill):
-            made.run()
-    assert all(total == end for _, total, end in seen)
-    ends = [newest(tmp_path / name)["method"] for name in ("whole", "resumed")]
-    assert_identical(*ends)
