@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hexa.core import MAIN, Batch, Branch
+from hexa.core import MAIN, Batch, Branch, Example
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.objective import STD
 from hexa.ops import draws
@@ -173,3 +173,18 @@ def test_adversarial_branch(branch: str) -> None:
         {"adversarial": {"branch": branch, "generation": "aux_eval"}},
     )
     assert case.examples()["adversarial"].branch == Branch(branch)
+
+
+def test_random_start_of_large_crops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small crops stay clean in the first step too."""
+    case = Case("swav", {}, {"adversarial": {"crops": "large", "random_start": 1.0}})
+    last = list[torch.Tensor]()
+    gradient = Example.gradient
+
+    def seen(self: Example, branch: Branch) -> tuple[torch.Tensor, ...]:
+        last.append(self.crops[-1])
+        return gradient(self, branch)
+
+    monkeypatch.setattr(Example, "gradient", seen)
+    case.examples()
+    assert torch.equal(last[0], case.batch().crops[-1])

@@ -19,6 +19,7 @@ from hexa.testing.laws import (
     LAWS,
     a_resumed_method_goes_on,
     an_attack_raises_the_loss,
+    backbone_can_be_exported,
     checkpointed_blocks_agree,
     hard_examples_are_valid_pixels,
     loss_is_pure,
@@ -50,6 +51,7 @@ OF_METHODS = (
     losses_follow_their_images,
     an_attack_raises_the_loss,
     a_resumed_method_goes_on,
+    backbone_can_be_exported,
 )
 OF_HARD_EXAMPLES = (
     scores_follow_their_images,

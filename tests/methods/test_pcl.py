@@ -31,6 +31,11 @@ def method(warmup_epochs: int = 0, **fields: object) -> PCL:
     return small(PCLConfig.model_validate(values | {"contrast": contrast}), data_size=DATA)
 
 
+def test_pcl_notes() -> None:
+    """A run as short as the warm-up is announced."""
+    assert [len(method(warmup_epochs=epochs).notes()) for epochs in (0, 1)] == [1, 2]
+
+
 def batch(step: int = 0) -> Batch:
     stream = Stream(3).child("step", step)
     generator = stream.child("pixels").generator()

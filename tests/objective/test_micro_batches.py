@@ -15,10 +15,12 @@ from hexa.core.micro_batches import MicroBatches
 from hexa.data import open_source
 from hexa.measure.costs import measure
 from hexa.methods.moco import MoCo
+from hexa.methods.simsiam import SimSiam
 from hexa.objective import ObjectiveConfig
 from hexa.recipes.experiment import override
 from hexa.run.build import setting_of
 from hexa.testing.laws import micro_batches_add_up
+from hexa.training.overfitting import one_step_and_many
 from tests.distributed.together import run_together
 from tests.end_to_end.endings import ALONE
 from tests.laws.cases import BATCH, Case, backward
@@ -158,6 +160,40 @@ def test_timing(parts: int) -> None:
     fields = ALONE | {"batch_size": 192, "method.queue_size": 768, "views.size": 64}
     fields["network.widths"] = [16, 32]
     fields["training.accumulate"] = parts
+    costs = measure(override(recipes.get("digits-moco-v2"), fields), open_source("digits"), ())
+    assert min(costs.steps.values()) > 0
+
+
+def test_loss_per_image_with_labels_of_the_embedding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Labels that are made of the clean embedding get it, also if each image has its own loss."""
+    monkeypatch.setattr(SimSiam, "loss_per_image", True)
+    micro_batches_add_up(Case("simsiam", {}, {"adversarial": {}}).made())
+
+
+@pytest.mark.parametrize(
+    "hard",
+    [{"vat": {}}, {"adversarial": {"epsilon": 4, "step_size": 4}}],
+)
+def test_passes_of_micro_batches(hard: dict[str, dict[str, object]]) -> None:
+    """VAT's direction and the check for overfitting are computed in micro-batches, too."""
+    case = Case("moco", {}, hard)
+    method = case.build()
+    seen = set[int]()
+
+    def hook(_: object, given: tuple[torch.Tensor, ...]) -> None:
+        if torch.is_grad_enabled():
+            seen.add(len(given[0]))
+
+    method.backbone.register_forward_pre_hook(hook)
+    objective = case.objective(method, accumulate=4)
+    backward(objective, case.batch())
+    one_step_and_many(objective, case.batch())
+    assert seen == {2}
+
+
+def test_timing_with_clusters() -> None:
+    """Few images are timed, although the clusters are fewer than the images of an epoch alone."""
+    fields = ALONE | {"method.name": "deepcluster-v2", "method.num_prototypes": [600]}
     costs = measure(override(recipes.get("digits-moco-v2"), fields), open_source("digits"), ())
     assert min(costs.steps.values()) > 0
 

@@ -21,4 +21,5 @@ def test_sinkhorn_fp32_extremes() -> None:
         codes = sinkhorn(extreme, epsilon)
         assert codes.dtype == torch.float32
         torch.testing.assert_close(codes.sum(1), torch.ones(3))
+    torch.testing.assert_close(sinkhorn(extreme / 4, 0.005).sum(1), torch.ones(3))
     assert torch.equal(extreme, before)

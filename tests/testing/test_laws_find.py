@@ -11,9 +11,11 @@ import pytest
 import torch
 
 from hexa import recipes
-from hexa.core import Example
+from hexa.config import UserError
+from hexa.core import MAIN, Example
 from hexa.hard_examples.cutmix import CutMix
 from hexa.methods.byol import BYOL
+from hexa.run.build import Machine, build_method, setting_of
 from hexa.testing import LAWS
 from hexa.testing.check import looks_wrong
 from tests.conftest import Says
@@ -173,6 +175,26 @@ def test_law_faults(
     monkeypatch.setattr(of, name, fault(getattr(of, name)))
     with pytest.raises(AssertionError, match=said):
         LAWS[law](case)
+
+
+def test_branch_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method that ignores the branch is found."""
+    case = Case("byol", {}, {"adversarial": {}}).made()
+    embed = BYOL.embed
+    monkeypatch.setattr(BYOL, "embed", lambda self, crops, branch: embed(self, crops, MAIN))
+    with pytest.raises(AssertionError, match="no pass went through `aux`"):
+        LAWS["nothing_changes_before_commit"](case)
+
+
+def test_backbone_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backbone that cannot be exported breaks a law, and is refused before the training."""
+    case = Case("byol").made()
+    monkeypatch.setattr(BYOL, "backbone", property(lambda self: self.encoder))
+    with pytest.raises(UserError, match=r"BYOL.backbone is not .* it lacks conv1.*; unknown"):
+        LAWS["backbone_can_be_exported"](case)
+    experiment = recipes.get("digits-moco-v2").model_copy(update={"method": case.method})
+    with pytest.raises(UserError, match="is not the network"):
+        build_method(experiment, setting_of(experiment, 1347), Machine.of(experiment))
 
 
 def test_processes_with_a_fraction() -> None:

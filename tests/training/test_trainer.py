@@ -16,7 +16,9 @@ import pytest
 import torch
 
 from hexa.config import UserError
-from hexa.core import Batch
+from hexa.core import Batch, MethodConfig
+from hexa.methods.byol import BYOLConfig
+from hexa.methods.dino import DINOConfig
 from hexa.objective import Objective
 from hexa.runtime import checkpoints
 from hexa.runtime.signals import Interrupted
@@ -28,6 +30,7 @@ from hexa.training.state import restore, state_of
 from hexa.training.trainer import Trainer
 
 from ..end_to_end.endings import metric_lines as metrics
+from ..methods.setting import small
 from .toy import LATE, NOW, STEPS, ToyLoader, assert_identical, method, poison, trainer
 
 
@@ -509,12 +512,25 @@ def test_time_fitted_length(
     assert (again.clock.total, again.clock.pauses > 0) == (again.seconds, made.clock.pauses > 2)
 
 
-def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a time limit, hard examples start at their shares of the training that fits, like the
-    learning rate; they start once, also if the run resumes."""
+@pytest.mark.parametrize(
+    "config",
+    [
+        BYOLConfig(dim=4, hidden=8),
+        DINOConfig(num_prototypes=7, hidden=8, bottleneck=4),
+    ],
+    ids=lambda config: config.name,
+)
+def test_time_limit_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: MethodConfig
+) -> None:
+    """With a time limit, hard examples start at their shares of the training that fits, and the
+    momentum follows it, like the learning rate; they start once, also if the run resumes."""
+    ends = list[tuple[int, int]]()
 
     def begun(folder: Path, stop: int, state: Any = None) -> tuple[Trainer, list[str]]:
-        made = trainer(folder, hard=LATE, max_seconds=60.0, state=state, checkpoint_every_steps=1)
+        model = small(config, epochs=3, branches=("main", "aux")).float()
+        more: Any = {"max_seconds": 60.0, "checkpoint_every_steps": 1}
+        made = trainer(folder, hard=LATE, state=state, model=model, **more)
         said = list[str]()
         made.journal.reporter.say = said.append  # type: ignore[method-assign]
 
@@ -523,7 +539,12 @@ def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
                 raise Kill
             return 1.0
 
+        def spied(start: float, step: int, total: int) -> float:
+            ends.append((total, made.total_steps))
+            return start
+
         paced(made, monkeypatch, second)
+        monkeypatch.setattr(f"{type(model).__module__}.cosine_momentum", spied)
         return made, said
 
     made, said = begun(tmp_path, stop=20)
@@ -533,6 +554,8 @@ def test_time_limit_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     again.run()
     starts = [line for line in said + after if "starts" in line]
     assert again.step > 3 * 3 * STEPS
+    # before the first step, the planned length is known
+    assert ends[1:] == [(end, end) for _, end in ends[1:]]
     for line, (name, hard) in zip(starts, LATE.items(), strict=True):
         epochs = float(line.split()[1].rstrip(":"))
         first = round(epochs * STEPS)

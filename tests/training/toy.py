@@ -95,11 +95,12 @@ def trainer(
     hard: Mapping[str, HardExample] = NOW,
     dtype: torch.dtype = torch.float32,
     optimizer: OptimizerConfig = SGD,
+    model: Method | None = None,
     **training: Any,
 ) -> Trainer:
     """Return a trainer, resumed from `state` if given; `training` overrides fields of its
     TrainingConfig."""
-    model = method(dtype)
+    model = model or method(dtype)
     fields = {"log_every": 2, "channels_last": False, **training}
     loader = loader or ToyLoader()
     journal = Journal(folder if processes.is_main() else None)

@@ -63,20 +63,27 @@ class Score:
     def __call__(self, example: Example) -> Tensor:
         return self.of(self.embed(example.crops, example.branch), example.mixture)
 
-    def gradient(self, example: Example, branch: Branch) -> tuple[Tensor, ...]:
-        """Return ∂ mean(score) / ∂ crops from an extra pass.
+    def gradient(
+        self,
+        example: Example,
+        branch: Branch,
+        measure: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Return ∂ measure(embedding) / ∂ crops from an extra pass, by default ∂ mean(score) / ∂
+        crops.
 
         The pass changes neither the gradients of parameters nor running statistics.
         """
         crops = tuple(crop.detach().requires_grad_() for crop in example.crops)
         still = replace(branch, update=False, learns=False)
+        measure = measure or (lambda embedding: self.of(embedding, example.mixture).mean())
         with torch.enable_grad():
             batches = MicroBatches(self, crops, still)
-            if not batches.several:
-                loss = self(replace(example, crops=crops, branch=still)).mean()
-                return torch.autograd.grad(loss, crops)
             embedding = batches.embedding()
-            self.of(embedding, example.mixture).mean().backward(inputs=[embedding])  # type: ignore[no-untyped-call]
+            value = measure(embedding)
+            if not batches.several:
+                return torch.autograd.grad(value, crops)
+            value.backward(inputs=[embedding])  # type: ignore[no-untyped-call]
             for replay in batches.replays(embedding):
                 replay.backward(inputs=crops)  # type: ignore[no-untyped-call]
         return tuple(cast(Tensor, crop.grad) for crop in crops)

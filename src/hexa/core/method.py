@@ -237,6 +237,8 @@ class Method(nn.Module, ABC, Generic[Labels]):
     is_static: ClassVar[bool] = False
     #: Names in `checkpoint()` of which every process holds its own rows; each writes them itself.
     sharded: ClassVar[tuple[str, ...]] = ()
+    #: Number of steps of the run, for schedules over the whole run; a time limit changes it during the run.
+    total_steps: int
     #: Allowed number of views: (least, most, reason); the config's `views_needed`.
     num_views: tuple[int, int | None, str] = MethodConfig.num_views
 

@@ -124,7 +124,7 @@ class Adversarial(HardExample):
         count = len(clean) if self.crops == "all" else [*others, True].index(True)
         epsilon = self._radii(clean[0], stream)
         # start at the clean views, or at random points around them
-        views = self._start(clean, epsilon, stream)
+        views = (*self._start(clean[:count], epsilon, stream), *clean[count:])
         at = source.at(views) if self.random_start else source
         zeros: list[Tensor] = []
         for _ in range(self.steps):

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from hexa.core import Branch, Example, HardExample
 from hexa.core.hard_example import mean_change
+from hexa.core.micro_batches import MicroBatches
 from hexa.ops import draws
+from hexa.runtime.precision import at_least_fp32
 from hexa.runtime.random import Stream
 
 
@@ -62,21 +64,20 @@ class VAT(HardExample):
         still = None
         if self.measure == "cosine":
             with torch.no_grad():
-                still = source.score.embed(clean, through)
+                still = at_least_fp32(MicroBatches(source.score, clean, through).embedding())
+
+        def distance(embedding: Tensor) -> Tensor:
+            if still is None:
+                return source.score.of(embedding, source.mixture).sum()
+            return -torch.cosine_similarity(at_least_fp32(embedding), still, dim=-1).sum()
+
         noise = (
             draws.like(torch.randn, crop, stream.child(number)) for number, crop in enumerate(clean)
         )
         directions = tuple(_scaled(drawn, self.probe) for drawn in noise)
         for _ in range(self.iterations):
-            with torch.enable_grad():
-                steps = tuple(direction.requires_grad_() for direction in directions)
-                views = tuple(crop + step for crop, step in zip(clean, steps, strict=True))
-                if still is None:
-                    distance = source.score_at(views, through).sum()
-                else:
-                    moved = source.score.embed(views, through).float()
-                    distance = -torch.cosine_similarity(moved, still.float(), dim=-1).sum()
-                found = torch.autograd.grad(distance, steps)
+            views = tuple(crop + step for crop, step in zip(clean, directions, strict=True))
+            found = source.score.gradient(source.at(views), through, distance)
             finite = (torch.nan_to_num(gradient, 0.0, 0.0, 0.0) for gradient in found)
             directions = tuple(_scaled(gradient, self.probe) for gradient in finite)
         views = tuple(

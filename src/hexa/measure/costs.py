@@ -28,7 +28,7 @@ from hexa.run.build import (
     build_optimizer,
     kernels,
     remembering,
-    setting_of,
+    roomy_setting,
 )
 from hexa.run.start import begin_from_weights
 from hexa.runtime.resources import return_freed_memory, usable_cores, usable_memory
@@ -134,7 +134,9 @@ def measure(
     few = min(len(source), 4 * experiment.batch_size)
     some = Subset(source, np.unique(np.linspace(0, len(source) - 1, few).round().astype(int)))
     with kernels(experiment.training.deterministic), torch.random.fork_rng(devices=[]):
-        method = build_method(experiment, setting_of(experiment, len(some)), machine, filled=True)
+        method = build_method(
+            experiment, roomy_setting(experiment, len(some)), machine, filled=True
+        )
         setup = time.perf_counter() - begin
         begin = time.perf_counter()
         loader = build_loader(experiment, some, machine)

@@ -124,6 +124,7 @@ class PCL(Method[PCLLabels], config=PCLConfig):
         self.contrast = MoCo(config.contrast, backbone, setting)
         self.num_compared = config.num_negatives + setting.batch_size
         self.first_step = config.warmup_epochs * setting.steps_per_epoch
+        self.total_steps = setting.epochs * setting.steps_per_epoch
         every = sum(config.num_clusters)  # all clusterings, one after another
         self.centroids = nn.Buffer(torch.zeros(every, config.contrast.dim))  # [Σ K, D]
         self.concentrations = nn.Buffer(torch.full((every,), config.contrast.temperature))  # [Σ K]
@@ -195,7 +196,12 @@ class PCL(Method[PCLLabels], config=PCLConfig):
     def notes(self) -> list[str]:
         rows = -(-self.clusters.shape[1] // processes.world_size())
         held = f"between epochs, features of {rows:,} images"
-        return [memory_note(held, rows, self.config.contrast.dim)]
+        notes = [memory_note(held, rows, self.config.contrast.dim)]
+        if self.first_step >= self.total_steps:
+            notes.append(
+                "the run ends before method.warmup_epochs, so PCL never clusters: it is MoCo"
+            )
+        return notes
 
     # -- between epochs -----------------------------------------------------------------------------------------------
 

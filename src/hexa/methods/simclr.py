@@ -38,7 +38,7 @@ class SimCLRConfig(EncoderConfig):
     adversarial_terms: Literal["query", "joint", "clae"] = "query"
     """Views that adversarial views are compared with (D20). query: the detached clean views of the
     batch; joint: each other; clae: their clean views, with gradient through both (one extra
-    pass)."""
+    pass of the whole batch, also with `training.accumulate`, in fp32)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -43,5 +43,5 @@ def follow(twin: nn.Module, network: nn.Module, momentum: float | Tensor) -> Non
 
 def cosine_momentum(start: float, step: int, total_steps: int) -> float:
     """m = 1 − (1 − m₀) · (cos(π·k/K) + 1) / 2 at step k of K: from m₀ up to 1 (BYOL, DINO)."""
-    share = min(1.0, step / max(1, total_steps))  # a run with a time limit may be longer
+    share = min(1.0, step / max(1, total_steps))  # a loop of one's own may be longer
     return 1 - (1 - start) * (math.cos(math.pi * share) + 1) / 2

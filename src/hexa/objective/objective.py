@@ -91,11 +91,13 @@ class Objective:
         return {name: hard for name, hard in self.hard_examples.items() if name in started}
 
     def stretch(self, step: int, when: Callable[[int], int]) -> None:
-        """Move the starts of hard examples that have not started before `step`, because the length
-        of the training has changed.
+        """Move the starts of hard examples that have not started before `step`, and the end of the
+        method's schedules, because the length of the training has changed.
 
         when: returns the new step of a planned step; it must not decrease.
         """
+        if self.steps is not None:
+            self.method.total_steps = when(self.steps)
         for name, planned in self._planned.items():
             if self.starts[name] >= step:
                 self.starts[name] = max(step, when(planned))
@@ -148,8 +150,9 @@ class Objective:
         crops = self._watched(plan, STD, MAIN, crops)
         batches = MicroBatches(self.score, crops, MAIN)
         # apart: each micro-batch has a term of its own, which needs no embedding of all images
-        apart = self.method.loss_per_image and batches.several
-        embedding = None if apart and batch.known else batches.embedding()
+        apart = self.method.loss_per_image and batches.several and batch.known
+        alone = apart and not self.method.labels_from_embedding
+        embedding = None if alone else batches.embedding()
         # make the pseudo-labels of all images
         detached = None
         if embedding is not None and len(crops[0]) == len(batch):

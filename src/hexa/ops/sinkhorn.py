@@ -14,11 +14,13 @@ def sinkhorn(scores: Tensor, epsilon: float = 0.05, iterations: int = 3) -> Tens
 
         Q = exp(s / ε);  n times:  Q_bk ← Q_bk / (K · Σ_b Q_bk),  then  Q_bk ← Q_bk / (B · Σ_k Q_bk)
 
-    The codes are B · Q. Cosines are at most 1, so exp((s − 1) / ε), which is equal up to a factor
-    that cancels, cannot overflow.
+    The codes are B · Q. exp((s − 1) / ε), which is equal up to a factor that cancels, cannot
+    overflow, because cosines are at most 1. For ε below 0.02 it could underflow everywhere, so the
+    largest score takes the place of 1.
     """
+    most = scores.max() if epsilon < 0.02 else 1
     with torch.autocast(scores.device.type, enabled=False):
-        codes = at_least_fp32(scores).sub(1).div_(epsilon).exp_()
+        codes = at_least_fp32(scores).sub(most).div_(epsilon).exp_()
         # avoids 0 / 0 if all similarities to a prototype underflow
         tiny = torch.finfo(codes.dtype).tiny
         for _ in range(iterations):

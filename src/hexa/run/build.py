@@ -34,7 +34,7 @@ from hexa.runtime.random import Stream, global_draws
 from hexa.training import optimizers
 from hexa.training.optimizers import Pace, ScheduledOptimizer
 from hexa.weights import start
-from hexa.weights.fitting import own_branch, owner
+from hexa.weights.fitting import exported, owner
 from hexa.weights.preparation import Preparation
 from hexa.weights.pretrained import Backbone
 
@@ -184,7 +184,8 @@ def build_method(
     """Return the method before training, on the device and in its memory format.
 
     Random weights depend on the seed alone. The backbone, its momentum encoder and auxiliary batch-norms get the weights
-    of `start`. filled: False if a checkpoint will be loaded, which makes these weights unnecessary.
+    of `start`. filled: False if a checkpoint will be loaded, which makes these weights unnecessary. Raises UserError
+    if the method's backbone cannot be exported.
     """
     with global_draws(Stream(experiment.seed).child("initial weights")):
         begins = filled and experiment.start.weights is not None
@@ -194,6 +195,7 @@ def build_method(
             else backbones.build(experiment.network)
         )
         method = experiment.method.build(network, setting)
+    exported(method, experiment.network)  # raises before the training
     device = machine.device
     method = (
         precisions.place(method, device) if experiment.training.channels_last else method.to(device)
@@ -346,7 +348,7 @@ def backbone_of(
     """Return the current backbone of a method as a plain network, with step, epoch and training images in its info."""
     network = backbones.build(experiment.network)
     path = next(name for name, module in method.named_modules() if module is method.backbone)
-    network.load_state_dict(own_branch(method.backbone.state_dict(), network.state_dict()))
+    network.load_state_dict(exported(method, experiment.network))
     info: dict[str, Any] = {
         "recipe": experiment.recipe,
         "method": experiment.method.name,

@@ -20,6 +20,7 @@ from torch.multiprocessing.spawn import start_processes
 from hexa.core import MAIN, Branch, Method
 from hexa.hard_examples.adversarial import Adversarial
 from hexa.hard_examples.vat import VAT
+from hexa.nn.backbones import build
 from hexa.nn.branch_norm import BranchBatchNorm
 from hexa.nn.checkpointing import checkpoint_blocks
 from hexa.objective import STD
@@ -27,6 +28,7 @@ from hexa.ops.draws import StepValues
 from hexa.runtime import processes
 from hexa.testing.cases import BATCH, Case, one_step, train
 from hexa.testing.recording import Recording
+from hexa.weights.fitting import exported
 
 State = Mapping[str, Any]
 _GATHER = "use processes.all_gather, or all_gather_with_gradient if the loss needs the gradient"
@@ -49,8 +51,8 @@ def differing(before: State, after: State) -> set[str]:
 
 
 def nothing_changes_before_commit(case: Case) -> None:
-    """Before `commit`, a step changes only batch-norm statistics, and only those of branches that
-    are trained."""
+    """Before `commit`, a step changes only batch-norm statistics: those of the branches that are
+    trained."""
     method = case.build()
     before = state(method)
     trained = {"main"}
@@ -62,6 +64,7 @@ def nothing_changes_before_commit(case: Case) -> None:
     sets = set().union(
         *(dict(m.named_children()) for m in method.modules() if isinstance(m, BranchBatchNorm))
     )
+    silent = set() if case.kept else trained & sets
     for name in sorted(differing(before, state(method))):
         _require(
             STATISTIC.search(name),
@@ -76,6 +79,8 @@ def nothing_changes_before_commit(case: Case) -> None:
             (branch if branch in sets else "main") in trained,
             f"`{name}` changed in a pass through another branch",
         )
+        silent -= {branch}
+    _require(not silent, f"no pass went through {_listed(silent)}; `embed` must use its branch")
 
 
 def loss_is_pure(case: Case) -> None:
@@ -272,6 +277,16 @@ def a_resumed_method_goes_on(case: Case) -> None:
     )
 
 
+def backbone_can_be_exported(case: Case) -> None:
+    """The backbone's weights load strictly into the plain network, which has the same features."""
+    method = case.build()
+    network = build(case.network).double()
+    network.load_state_dict(exported(method, case.network))
+    pixels = case.batch().crops[0]
+    features = (backbone.eval()(pixels) for backbone in (method.backbone, network))
+    _close(*features, "features of the exported backbone")
+
+
 def step_is_static(case: Case) -> None:
     """Two steps of one phase call torch in the same way, with the same numbers. If the calls are
     repeated without the Python code around them, the next step is the same, bit for bit. Applies to
@@ -377,6 +392,7 @@ LAWS: dict[str, Callable[[Case], None]] = {
         micro_batches_add_up,
         checkpointed_blocks_agree,
         a_resumed_method_goes_on,
+        backbone_can_be_exported,
         step_is_static,
         two_processes_equal_one,
     )

@@ -44,7 +44,8 @@ def one_step_and_many(objective: Objective, batch: Batch) -> dict[str, tuple[flo
         if judge is None or not hard.weight or hard.source != STD:
             continue
         both = {"one": hard, "many": judge}
-        attacks = Objective(method, both, autocast=objective.score.autocast)
+        score = objective.score
+        attacks = Objective(method, both, autocast=score.autocast, accumulate=score.accumulate)
         with unchanged(method):
             made = attacks.examples(some)
             with torch.no_grad():

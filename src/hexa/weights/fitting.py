@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, some
+from hexa.core import Method
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State
@@ -57,6 +58,17 @@ def outlined(config: NetworkConfig, where: str) -> nn.Module:
         return backbones.outline(config)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def exported(method: Method, config: NetworkConfig) -> dict[str, Tensor]:
+    """Return the weights of a method's backbone as those of the plain network. Raises UserError
+    that lists tensors that do not fit."""
+    own = backbones.outline(config).state_dict()
+    state = own_branch(method.backbone.state_dict(), own)
+    if problem := misfit(own, state):
+        name = type(method).__name__
+        raise UserError(f"{name}.backbone is not the network that {name} was given: {problem}")
+    return state
 
 
 def misfit(own: State, state: State) -> str:

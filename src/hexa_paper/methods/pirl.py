@@ -78,8 +78,8 @@ class PIRL(InstDisc, config=PIRLConfig):
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         losses = self.bank.loss(embedding, labels)
         share = self.config.puzzle_weight
-        # the mean over two anchors halves what the weights should not
-        shares = [2 * (1 - share), 2 * share]
+        # the mean over anchors divides what the weights should not
+        shares = [len(losses) * (1 - share), len(losses) * share]
         weights = torch.tensor(shares)[: len(losses), None]
         moved = weights.to(losses.device, losses.dtype, non_blocking=True)
         return losses * moved

@@ -112,6 +112,7 @@ def test_pirl_terms() -> None:
             own = made.bank.rows[data.index[i]]
             expected = naive_nce(embedding[v, i], own, labels.others, made.bank.partition)
             torch.testing.assert_close(losses[v, i], 2 * share * expected)
+    torch.testing.assert_close(made.loss(embedding[:1], labels), losses[:1] / 2)
 
 
 def test_puzzle_tile_features() -> None:
