@@ -283,8 +283,8 @@ def backbone_can_be_exported(case: Case) -> None:
     network = build(case.network).double()
     network.load_state_dict(exported(method, case.network))
     pixels = case.batch().crops[0]
-    features = (backbone.eval()(pixels) for backbone in (method.backbone, network))
-    _close(*features, "features of the exported backbone")
+    own, plain = (backbone.eval()(pixels) for backbone in (method.backbone, network))
+    _close(own, plain, "features of the exported backbone")
 
 
 def step_is_static(case: Case) -> None:
