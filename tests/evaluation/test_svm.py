@@ -155,6 +155,7 @@ def test_cost_folds_groups(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not set(groups[rest]) & set(groups[part])
             assert len(rest) + len(part) == 90
             assert set(labels[part]) == {-1, 1}
+    made = task()
     made.fit.grouped = (made.fit.labels[:, 0] == 1).astype(np.int64)
     svm.run(made, options)
     assert scores.call_args_list[6].kwargs["cv"] == 3

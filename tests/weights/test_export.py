@@ -39,6 +39,7 @@ SMALL = NetworkConfig(
 )
 RESNET = NetworkConfig(name="resnet18")
 STEM = NetworkConfig(name="resnet18", small_stem=True)
+GREY = NetworkConfig(name="resnet18", channels=1, mean=(0.5,), std=(0.5,))
 VIT = NetworkConfig(
     name="vit_tiny_patch16_224", options={"img_size": 32, "patch_size": 8, "depth": 2}
 )
@@ -86,6 +87,7 @@ def test_printed_load_line(tmp_path: Path, target: str, config: NetworkConfig) -
         ("timm", SMALL, "no other library has this network .small-resnet, streams one"),
         ("torchvision", SMALL, "no other library has this network .small-resnet, streams one"),
         ("torchvision", VIT, "only torchvision's plain ResNets, not vit_tiny_patch16_224"),
+        ("torchvision", GREY, "its networks take 3 channels, this one 1"),
     ],
 )
 def test_unsupported_target(tmp_path: Path, target: str, config: NetworkConfig, said: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 
 from hexa.config import UserError, some
-from hexa.core import Method
 from hexa.nn import backbones
 from hexa.nn.backbones import NetworkConfig
 from hexa.weights.files import State
+
+if TYPE_CHECKING:
+    from hexa.core import Method
 
 #: Types of stored weights.
 _REAL = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
