@@ -381,9 +381,10 @@ def tidy(unit: Unit, given: argparse.Namespace) -> None:
 def one(given: argparse.Namespace) -> None:
     """The process of one unit."""
     from hexa.runtime.files import write_text
-    from hexa.runtime.signals import Interrupted, end_with
+    from hexa.runtime.signals import Interrupted
+    from hexa_paper.torchrun import end_with_parent
 
-    end_with(os.getppid())
+    end_with_parent()
     unit = Unit(*json.loads(given.unit))
     try:
         row = row_of(unit, given)

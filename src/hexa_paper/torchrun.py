@@ -56,7 +56,7 @@ def start(words: Sequence[str], what: str, num_processes: int) -> None:
     ]
     # a process group of its own: Ctrl-C reaches torchrun once, from here
     with Interrupts(lambda message: None) as interrupts:  # the run says that it saves
-        child = subprocess.Popen(started, process_group=0, preexec_fn=_end_with_parent)
+        child = subprocess.Popen(started, process_group=0, preexec_fn=end_with_parent)
         passed_on = False
         while child.poll() is None:
             if interrupts.received is not None and not passed_on:
@@ -69,7 +69,7 @@ def start(words: Sequence[str], what: str, num_processes: int) -> None:
         raise UserError(f"{what} ended with status {status}; its messages are above")
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Let this process end, and its run save, if its parent is killed."""
     if _C is not None:
         _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
