@@ -213,9 +213,8 @@ def test_adapt_plan_side_effects(
     inside = f"{planning} --data={photos}/test --epochs=9"
     apart, same = (says(f"{inside} --labelled={photos}{part}").out for part in ("#test", "/test"))
     assert re.search(r"labels: .*120 labelled images.* 10 points", apart)
-    assert (
-        "10 classes" not in apart
-    )  # folders of --data are not classes if --labelled has the labels
+    # folders of --data are not classes if --labelled has the labels
+    assert "10 classes" not in apart
     assert "labels: those of the training images (10 classes)" in same
 
 
