@@ -880,13 +880,19 @@ def _claimed(measures: Mapping[str, str]) -> list[tuple[str, list[str], int]]:
     finally:
         sys.path.remove(str(CLAIM))
     rows = run.stored(CLAIM / "rows")
+    of_images = result("2026-11-30-claim-over-images.json")["rows"]
+    over_images = {
+        row["contrast"]: row["half, images"] for row in of_images if row["seed"] == "mean"
+    }
     against = {"H1": "MoCo-v2, one learning rate", "H2": "the placebo, each at its best rate"}
     body = []
     for label, (first, second) in plan.hypotheses(rows, "small").items():
         cells = []
         for outcome in measures.values():
             values = plan.differences(rows, "small", first, second, outcome)
-            cells.append(_paired_change([*values.values()]))
+            # single images were scored again in k-NN alone
+            images = over_images[label] if outcome == "knn" else 0.0
+            cells.append(_paired_change([*values.values()], images))
         body.append((against[label], cells, len(values)))
     return body
 
@@ -1077,7 +1083,7 @@ def price_rules() -> str:
 
 
 def hardened_corrupted() -> str:
-    """Accuracy on corrupted images by their kind, with and without other contrast, as changes from the start."""
+    """Accuracy on corrupted images by their kind, with and without other contrast, as changes from the initial weights."""
     rows = result("2026-11-25-harden-corrupted.json")["rows"]
     (start,) = (row["metrics"] for row in rows if row["arm"] == "start")
     body = [("initial model", *(f"{value:.1f}" for value in start.values()))]
@@ -1329,8 +1335,10 @@ def _mean_changes(changes: Sequence[Sequence[float]]) -> str:
     return f"{' / '.join(map(_paired_change, zip(*changes, strict=True)))} ({len(changes)})"
 
 
-def _paired_change(values: Sequence[float]) -> str:
-    mean, half = statistics.fmean(values), _half(values)
+def _paired_change(values: Sequence[float], over_images: float = 0.0) -> str:
+    """Mean ± half of its 95 % interval over seeds, and over images if `over_images`, its half there, is given."""
+    mean = statistics.fmean(values)
+    half = math.hypot(_half(values), over_images)
     interval = f" ± {half:.1f}" if len(values) > 1 else ""
     return f"{mean:+.1f}{interval}{'†' * (half >= abs(mean))}".replace("-", "−").replace(
         "−0.0", "+0.0"

@@ -1,4 +1,4 @@
-"""How much do the k-NN differences of the claim's arms depend on the choice of test images?
+"""Intervals over test images for the k-NN differences of the claim's arms.
 
     hexa embed RUNS/NAME --data parquet:PATH#train --precision fp32 --out FOLDER/NAME-train.npz    for each arm and seed
     hexa embed RUNS/NAME --data parquet:PATH#test --precision fp32 --out FOLDER/NAME-test.npz
@@ -28,7 +28,7 @@ QUANTILE = 1.96
 
 
 def right(folder: Path, name: str) -> np.ndarray:
-    """Whether k-NN (k = 200, T = 0.07) is right: bool [N] over the test images."""
+    """Return bool [N]: True for each test image that k-NN (k = 200, T = 0.07) classifies correctly."""
     (bank, known), (queries, labels) = (
         [torch.from_numpy(arrays[kind]) for kind in ("features", "labels")]
         for arrays in (np.load(folder / f"{name}-{split}.npz") for split in ("train", "test"))

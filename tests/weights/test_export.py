@@ -85,7 +85,6 @@ def test_printed_load_line(tmp_path: Path, target: str, config: NetworkConfig) -
     ("target", "config", "said"),
     [
         ("timm", SMALL, "no other library has this network .small-resnet, streams one"),
-        ("torchvision", SMALL, "no other library has this network .small-resnet, streams one"),
         ("torchvision", VIT, "only torchvision's plain ResNets, not vit_tiny_patch16_224"),
         ("torchvision", GREY, "its networks take 3 channels, this one 1"),
     ],
