@@ -176,7 +176,7 @@ def _make(plan: Plan, console: Console) -> list[str]:
     """Carry out a study, and return why runs failed."""
     try:
         failed = _carried_out(plan, plan.search, console)
-        if not failed:  # an arm whose search is not complete would have another's choice of rates
+        if not failed:  # all arms of a table choose from the same rates
             failed = _carried_out(plan, plan.final(), console)
     except BaseException:
         tables.write(plan)

@@ -34,7 +34,7 @@ from hexa.runtime.files import describe
 from hexa.runtime.processes import from_main
 from hexa.runtime.signals import Interrupted
 from hexa.weights import start as starts
-from hexa.weights.export import export
+from hexa.weights.export import export, is_own
 from hexa.weights.pretrained import load_backbone
 
 #: A note warns about slow steps if fewer than this share of the planned steps was done.
@@ -298,7 +298,7 @@ def _export(trained: Trained, found: Outcome) -> Record:
     winner.preparation = replace(
         winner.preparation, origins={}
     )  # the file itself is the origin from now on
-    to = "safetensors" if winner.network_config.name == "small-resnet" else "timm"
+    to = "safetensors" if is_own(winner.network_config) else "timm"
     load = export(winner, to, (trained.out / WINNER).resolve())["load"]
     return {"file": WINNER, "load": str(load), "size": found.winner.image_size}
 

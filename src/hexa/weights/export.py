@@ -212,13 +212,17 @@ def largest_difference(backbone: Backbone, other: Callable[[Tensor], Tensor]) ->
     return float((features - expected).abs().max() / expected.abs().max().clamp_min(1e-12))
 
 
+def is_own(config: NetworkConfig) -> bool:
+    """Return True if no other library has this network."""
+    return config.name == "small-resnet" or config.streams != "one"
+
+
 def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     """Return the network that a file for `to` must load into; None for onnx. Raises UserError if
     there is none."""
     if to == "onnx":
         return None
-    own = config.name == "small-resnet" or config.streams != "one"
-    if own and to != "safetensors":
+    if is_own(config) and to != "safetensors":
         problem = f"no other library has this network ({config.name}, streams {config.streams})"
         raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
     if to == "torchvision" and config.channels != 3:

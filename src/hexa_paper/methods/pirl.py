@@ -78,7 +78,7 @@ class PIRL(InstDisc, config=PIRLConfig):
     def loss(self, embedding: Tensor, labels: InstanceLabels) -> Tensor:
         losses = self.bank.loss(embedding, labels)
         share = self.config.puzzle_weight
-        # the mean over anchors divides what the weights should not
+        # the published loss is the weighted sum over anchors; their mean is taken later
         shares = [len(losses) * (1 - share), len(losses) * share]
         weights = torch.tensor(shares)[: len(losses), None]
         moved = weights.to(losses.device, losses.dtype, non_blocking=True)
