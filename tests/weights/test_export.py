@@ -84,7 +84,7 @@ def test_printed_load_line(tmp_path: Path, target: str, config: NetworkConfig) -
 @pytest.mark.parametrize(
     ("target", "config", "said"),
     [
-        ("timm", SMALL, "no other library has this network .small-resnet, streams one"),
+        ("timm", SMALL, "no other library has small-resnet"),
         ("torchvision", VIT, "only torchvision's plain ResNets, not vit_tiny_patch16_224"),
         ("torchvision", GREY, "its networks take 3 channels, this one 1"),
     ],

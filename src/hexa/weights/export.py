@@ -223,7 +223,7 @@ def _plain(config: NetworkConfig, to: str) -> nn.Module | None:
     if to == "onnx":
         return None
     if is_own(config) and to != "safetensors":
-        problem = f"no other library has this network ({config.name}, streams {config.streams})"
+        problem = "no other library has small-resnet, or networks of two streams"
         raise UserError(f"--to {to}: {problem}; export --to safetensors or onnx")
     if to == "torchvision" and config.channels != 3:
         problem = f"its networks take 3 channels, this one {config.channels}"
